@@ -1,0 +1,18 @@
+//! ostrakon removes pods from nodes: by NoExecute taints, at their deadlines.
+//!
+//! The rooms, in the order in which data flows through them:
+//!
+//! - [`cluster`]: the API server. Watches nodes and pods into the view; sends requests out.
+//! - [`pipeline`]: work queues, shards, workers, timed queue. Knows nothing of taints.
+//! - [`taint`]: what a NoExecute taint means for a pod. Pure.
+//! - [`evict`]: carries verdicts out: asks again, patches, deletes, retries.
+//! - [`observe`]: metrics, events, HTTP endpoints, logs.
+//! - [`controller`]: wires the rooms into a running process.
+//! - [`cli`] and [`config`]: what a person types, and the one validated form of it.
+//!
+//! On the ground lie [`model`], the facts that decisions are made from, and [`clock`], the one
+//! source of time. [`sim`] stands beside them: hollow kubelets for tests and trials.
+//! `docs/architecture.md` has the threads, queues and reasons.
+
+pub mod clock;
+pub mod model;

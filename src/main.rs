@@ -1,0 +1,3 @@
+//! The `ostrakon` program.
+
+fn main() {}

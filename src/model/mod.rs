@@ -1,0 +1,21 @@
+//! The facts that decisions are made from: plain data, no I/O and no clock.
+//!
+//! An API object is thousands of bytes; a decision needs a few of its fields. These types hold
+//! just those, so that a pod costs a few hundred bytes in the view and a test can write one down
+//! in a line. Nothing here knows where a fact came from or what will be done with it.
+
+mod deadline;
+mod node;
+mod pod;
+mod taint;
+mod toleration;
+mod uid;
+mod verdict;
+
+pub use deadline::Deadline;
+pub use node::{Anchors, FirstSeen, Node, NodeName, Outage, Ready, ReadyStatus};
+pub use pod::{Disruption, Pod, PodClass, PodRef};
+pub use taint::{Effect, Taint};
+pub use toleration::{Operator, Toleration};
+pub use uid::{ParseUidError, Uid};
+pub use verdict::{Anchor, AnchorSource, Cause, Kept, Tolerance, Verdict};

@@ -1,0 +1,95 @@
+//! Object identity.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// The UID of an API object, as the 128 bits of its UUID.
+///
+/// Names come back (a `StatefulSet` pod is re-created under the same one); UIDs do not. So this,
+/// never a name, identifies a pod in the view, in a timer and in the backlog. The text form is the
+/// canonical one that the API server writes, which makes it fit for preconditions.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Uid(pub u128);
+
+/// A text that is not a UUID in its canonical, lower-case form.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error(
+    "{0:?} is not a UID: expected a lower-case UUID such as 0a1b2c3d-0000-4000-8000-000000000001"
+)]
+pub struct ParseUidError(String);
+
+impl FromStr for Uid {
+    type Err = ParseUidError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let bytes = text.as_bytes();
+        let error = || ParseUidError(text.chars().take(64).collect());
+        if bytes.len() != 36 {
+            return Err(error());
+        }
+        let mut value = 0u128;
+        for (position, byte) in bytes.iter().enumerate() {
+            let digit = match (position, byte) {
+                (8 | 13 | 18 | 23, b'-') => continue,
+                (8 | 13 | 18 | 23, _) => return Err(error()),
+                (_, b'0'..=b'9') => byte - b'0',
+                (_, b'a'..=b'f') => byte - b'a' + 10,
+                _ => return Err(error()),
+            };
+            value = value << 4 | u128::from(digit);
+        }
+        Ok(Self(value))
+    }
+}
+
+impl fmt::Display for Uid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let v = self.0;
+        write!(
+            f,
+            "{:08x}-{:04x}-{:04x}-{:04x}-{:012x}",
+            v >> 96,
+            v >> 80 & 0xffff,
+            v >> 64 & 0xffff,
+            v >> 48 & 0xffff,
+            v & 0xffff_ffff_ffff
+        )
+    }
+}
+
+impl fmt::Debug for Uid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_survives_the_round_trip_byte_for_byte() {
+        for text in [
+            "00000000-0000-0000-0000-000000000000",
+            "0a1b2c3d-4e5f-4677-8899-aabbccddeeff",
+            "ffffffff-ffff-ffff-ffff-ffffffffffff",
+        ] {
+            assert_eq!(text.parse::<Uid>().unwrap().to_string(), text);
+        }
+    }
+
+    #[test]
+    fn a_text_that_would_not_come_back_the_same_is_refused() {
+        for text in [
+            "",
+            "web-0",
+            "0A1B2C3D-4E5F-4677-8899-AABBCCDDEEFF",
+            "0a1b2c3d4e5f46778899aabbccddeeff",
+            "0a1b2c3d-4e5f-4677-8899-aabbccddeef",
+            "0a1b2c3d_4e5f-4677-8899-aabbccddeeff",
+            "0a1b2c3d-4e5f-4677-8899-aabbccddeeff ",
+        ] {
+            assert!(text.parse::<Uid>().is_err(), "{text:?} was taken");
+        }
+    }
+}

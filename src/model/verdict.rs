@@ -1,0 +1,168 @@
+//! What was decided about a pod, and why.
+
+use std::fmt;
+
+use jiff::Timestamp;
+
+use super::{Deadline, Taint};
+
+/// What is to happen to a pod because of its node's taints.
+///
+/// The reason is part of it: the evictor acts on this value, and logs, events and explanations
+/// print the same one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It stays.
+    Keep(Kept),
+    /// It goes at once.
+    EvictNow(Cause),
+    /// It goes when its tolerated seconds are over.
+    EvictAt {
+        /// When that is. May be in the past: then it is overdue.
+        deadline: Deadline,
+        /// Why.
+        cause: Cause,
+    },
+}
+
+/// Why a pod stays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kept {
+    /// Its node has no NoExecute taint.
+    NoTaints,
+    /// It tolerates each of them for ever.
+    Tolerated,
+    /// It is a mirror pod.
+    Mirror,
+    /// It has finished.
+    Finished,
+    /// It is being deleted already.
+    Terminating,
+    /// It is gone from the API.
+    PodGone,
+    /// Its node is gone from the API: the pod garbage collector takes its pods.
+    NodeGone,
+}
+
+/// The taint that decides, and how it is tolerated.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cause {
+    /// The taint.
+    pub taint: Taint,
+    /// The toleration that matches it, or `None` if none does.
+    pub tolerance: Option<Tolerance>,
+}
+
+/// A toleration that matches for a limited time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tolerance {
+    /// Its index in the pod's `spec.tolerations`.
+    pub index: usize,
+    /// Its `tolerationSeconds`.
+    pub seconds: i64,
+    /// What the seconds are counted from; `None` when there are none to count (0 or less).
+    pub anchor: Option<Anchor>,
+}
+
+/// The moment that tolerated seconds are counted from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Anchor {
+    /// The moment.
+    pub at: Timestamp,
+    /// Where it was found.
+    pub source: AnchorSource,
+}
+
+/// Where an anchor was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AnchorSource {
+    /// The taint's own `timeAdded`.
+    TimeAdded,
+    /// The first sight of a taint that has no `timeAdded`.
+    FirstSeen,
+    /// The beginning of the node's unbroken outage.
+    Outage,
+    /// The pod was bound to the node after the taint was put on.
+    Bound,
+    /// The moment of the decision (`--compat upstream` only).
+    Observed,
+}
+
+impl Verdict {
+    /// Why the pod goes, or `None` if it stays.
+    pub fn cause(&self) -> Option<&Cause> {
+        match self {
+            Self::Keep(_) => None,
+            Self::EvictNow(cause) | Self::EvictAt { cause, .. } => Some(cause),
+        }
+    }
+
+    /// Whether the pod is to go at `now`.
+    pub fn is_due(&self, now: Timestamp) -> bool {
+        match self {
+            Self::Keep(_) => false,
+            Self::EvictNow(_) => true,
+            Self::EvictAt { deadline, .. } => deadline.is_due(now),
+        }
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Keep(kept) => write!(f, "keep: {kept}"),
+            Self::EvictNow(cause) => write!(f, "evict now: {cause}"),
+            Self::EvictAt { deadline, cause } => write!(f, "evict at {deadline}: {cause}"),
+        }
+    }
+}
+
+impl fmt::Display for Kept {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NoTaints => "its node has no NoExecute taint",
+            Self::Tolerated => "it tolerates every NoExecute taint for ever",
+            Self::Mirror => "it is a mirror pod, which only the kubelet can stop",
+            Self::Finished => "it has finished",
+            Self::Terminating => "it is being deleted already",
+            Self::PodGone => "it is gone",
+            Self::NodeGone => "its node is gone",
+        })
+    }
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let taint = &self.taint;
+        match &self.tolerance {
+            None => write!(f, "taint {taint} is not tolerated"),
+            Some(Tolerance {
+                index,
+                seconds,
+                anchor,
+            }) => {
+                write!(
+                    f,
+                    "taint {taint} is tolerated for {seconds} s by toleration {index}"
+                )?;
+                match anchor {
+                    Some(anchor) => write!(f, ", counted from {anchor}"),
+                    None => Ok(()),
+                }
+            }
+        }
+    }
+}
+
+impl fmt::Display for Anchor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let source = match self.source {
+            AnchorSource::TimeAdded => "the taint's timeAdded",
+            AnchorSource::FirstSeen => "the first sight of the taint",
+            AnchorSource::Outage => "the beginning of the outage",
+            AnchorSource::Bound => "the pod's binding",
+            AnchorSource::Observed => "the decision",
+        };
+        write!(f, "{source} at {}", self.at)
+    }
+}
