@@ -11,8 +11,11 @@
 //! - [`cli`] and [`config`]: what a person types, and the one validated form of it.
 //!
 //! On the ground lie [`model`], the facts that decisions are made from, and [`clock`], the one
-//! source of time. [`sim`] stands beside them: hollow kubelets for tests and trials.
+//! source of time, and [`backoff`], the pauses between tries. [`sim`] stands beside them: hollow kubelets for tests and trials.
 //! `docs/architecture.md` has the threads, queues and reasons.
 
+pub mod backoff;
 pub mod clock;
+pub mod cluster;
+pub mod evict;
 pub mod model;
