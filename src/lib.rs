@@ -17,5 +17,7 @@
 pub mod backoff;
 pub mod clock;
 pub mod cluster;
+pub mod config;
 pub mod evict;
 pub mod model;
+pub mod observe;

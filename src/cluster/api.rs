@@ -78,6 +78,15 @@ impl Mark {
     pub const MESSAGE: &str = "Taint manager: deleting due to NoExecute taint";
 }
 
+/// The object that has a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// Its identity.
+    pub uid: Uid,
+    /// Whether it is being deleted.
+    pub terminating: bool,
+}
+
 /// A right that is needed: a verb on a resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Permission {
@@ -168,18 +177,20 @@ impl Api {
             .map(drop)
     }
 
-    /// The UID under which the pod's name is taken now, or `None` if it is free.
+    /// Who has the pod's name now, or `None` if it is free.
     ///
     /// # Errors
     /// See [`RequestError`].
-    pub async fn pod_uid(&self, pod: &PodRef) -> Result<Option<Uid>, RequestError> {
+    pub async fn holder(&self, pod: &PodRef) -> Result<Option<Holder>, RequestError> {
         #[derive(Deserialize)]
         struct Object {
             metadata: Metadata,
         }
         #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
         struct Metadata {
             uid: String,
+            deletion_timestamp: Option<Timestamp>,
         }
         let label = Label {
             verb: "get",
@@ -190,7 +201,11 @@ impl Api {
             other => other?,
         };
         let object: Object = serde_json::from_slice(&body).map_err(unreadable)?;
-        object.metadata.uid.parse().map(Some).map_err(unreadable)
+        let uid = object.metadata.uid.parse().map_err(unreadable)?;
+        Ok(Some(Holder {
+            uid,
+            terminating: object.metadata.deletion_timestamp.is_some(),
+        }))
     }
 
     /// The node as it is stored now, or `None` if there is none.

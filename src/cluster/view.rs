@@ -108,6 +108,27 @@ impl View {
         seen
     }
 
+    /// Computes anew when a node's taints began, without a new version of it. Returns whether
+    /// anything changed.
+    pub fn refresh_node(
+        &self,
+        name: &NodeName,
+        advance: impl FnOnce(&Anchors, &Node) -> Anchors,
+    ) -> bool {
+        let Some(mut entry) = self.nodes.get_mut(name) else {
+            return false;
+        };
+        let Some(node) = entry.node.clone() else {
+            return false;
+        };
+        let anchors = advance(&entry.anchors, &node);
+        let changed = *entry.anchors != anchors;
+        if changed {
+            entry.anchors = Arc::new(anchors);
+        }
+        changed
+    }
+
     /// Forgets a node, if it is still the one with this UID; its pods stay known until they are
     /// removed themselves.
     pub fn remove_node(&self, name: &NodeName, uid: Uid) -> NodeSeen {

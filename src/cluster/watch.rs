@@ -52,11 +52,12 @@ pub trait Index: Send {
     /// Query parameters of list and watch that select the objects, `""` for all.
     const SELECT: &str;
 
-    /// Takes an object that is new or has changed, in JSON. Returns its UID.
+    /// Takes an object that is new or has changed, in JSON. Returns its UID. Versions of it may
+    /// have been missed before one that comes `by` a list.
     ///
     /// # Errors
     /// It cannot be read.
-    fn apply(&mut self, json: &str) -> Result<Uid, DecodeError>;
+    fn apply(&mut self, json: &str, by: Source) -> Result<Uid, DecodeError>;
 
     /// Takes the last state of an object that is gone, in JSON.
     ///
@@ -66,6 +67,18 @@ pub trait Index: Send {
 
     /// A complete list has been taken: whatever has another UID is gone.
     fn retain(&mut self, seen: &AHashSet<Uid>);
+
+    /// The watch is connected, or is not any more: then what is known may be old.
+    fn connected(&mut self, yes: bool);
+}
+
+/// How an object came in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// In a list: as it is now.
+    List,
+    /// As an event of a watch: the next version after the one known.
+    Watch,
 }
 
 /// Lists and watches until the task is dropped. `synced` is called after each complete list.
@@ -128,7 +141,7 @@ async fn list<I: Index>(
             ))
         })?;
         for item in &page.items {
-            match index.apply(item.get()) {
+            match index.apply(item.get(), Source::List) {
                 Ok(uid) => {
                     seen.insert(uid);
                 }
@@ -183,6 +196,7 @@ async fn follow<I: Index>(api: &Api, metrics: &Metrics, index: &mut I, mut versi
     loop {
         let before = version.clone();
         let end = watch_once(api, metrics, index, &mut version).await;
+        index.connected(false);
         metrics.watch_ended(I::RESOURCE, end.label());
         if end == End::Expired {
             info!(
@@ -237,6 +251,7 @@ async fn watch_once<I: Index>(
         Err(RequestError::Status(answer)) if answer.code == 410 => return End::Expired,
         Err(error) => return End::Failed(error.to_string()),
     };
+    index.connected(true);
     let mut lines = Lines::default();
     loop {
         match timeout(IDLE_TIMEOUT, lines.next(&mut body)).await {
@@ -288,7 +303,7 @@ fn take_event<I: Index>(
         .map_err(|error| End::Failed(format!("not a watch event: {}: {error}", excerpt(line))))?;
     let json = event.object.get();
     let outcome = match event.r#type {
-        "ADDED" | "MODIFIED" => index.apply(json).map(|_| ()),
+        "ADDED" | "MODIFIED" => index.apply(json, Source::Watch).map(|_| ()),
         "DELETED" => index.delete(json),
         "BOOKMARK" => Ok(()),
         "ERROR" => {
