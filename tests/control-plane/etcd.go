@@ -92,6 +92,7 @@ func etcdConfig(o etcdOptions) *embed.Config {
 	client, peer := loopback(o.clientPort), loopback(o.peerPort)
 
 	cfg := embed.NewConfig()
+	cfg.Name = "control-plane" // etcd warns about its default name
 	cfg.Dir = o.dataDir
 	cfg.ListenClientUrls, cfg.AdvertiseClientUrls = client, client
 	cfg.ListenPeerUrls, cfg.AdvertisePeerUrls = peer, peer

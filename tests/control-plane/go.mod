@@ -181,6 +181,10 @@ require (
 	sigs.k8s.io/yaml v1.6.0 // indirect
 )
 
+// The go.mod of k8s.io/kubernetes asks for its staging modules at v0.0.0, which
+// was never published, and its own replace lines do not count here. Each staging
+// module takes the version that was published with the release: v1.X.Y goes with
+// v0.X.Y.
 replace (
 	k8s.io/api => k8s.io/api v0.36.3
 	k8s.io/apiextensions-apiserver => k8s.io/apiextensions-apiserver v0.36.3
