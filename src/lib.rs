@@ -15,9 +15,13 @@
 //! `docs/architecture.md` has the threads, queues and reasons.
 
 pub mod backoff;
+pub mod cli;
 pub mod clock;
 pub mod cluster;
 pub mod config;
+pub mod controller;
 pub mod evict;
 pub mod model;
 pub mod observe;
+pub mod pipeline;
+pub mod taint;
