@@ -29,20 +29,11 @@ mod tests {
 
     #[test]
     fn pauses_double_up_to_the_longest_and_are_never_less_than_half() {
-        let backoff = Backoff {
-            first: Duration::from_millis(250),
-            most: Duration::from_secs(120),
-        };
+        let backoff = Backoff { first: Duration::from_millis(250), most: Duration::from_secs(120) };
         for (failures, full) in [(1, 250), (2, 500), (3, 1_000), (9, 64_000), (10, 120_000)] {
             let pause = backoff.pause(failures);
-            assert!(
-                pause <= Duration::from_millis(full),
-                "{failures}: {pause:?}"
-            );
-            assert!(
-                pause >= Duration::from_millis(full / 2),
-                "{failures}: {pause:?}"
-            );
+            assert!(pause <= Duration::from_millis(full), "{failures}: {pause:?}");
+            assert!(pause >= Duration::from_millis(full / 2), "{failures}: {pause:?}");
         }
         assert!(backoff.pause(u32::MAX) <= Duration::from_secs(120));
         assert!(backoff.pause(0) >= Duration::from_millis(125));

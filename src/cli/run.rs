@@ -45,7 +45,7 @@ pub(super) struct Arguments {
     log_format: LogFormat,
 
     /// Level of the logs: error, warn, info, debug, trace, or directives such as
-    /// info,ostrakon::evict=debug
+    /// `info,ostrakon::evict=debug`
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     log_level: String,
 }

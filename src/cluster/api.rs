@@ -101,11 +101,7 @@ pub struct Permission {
 impl std::fmt::Display for Permission {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let slash = if self.subresource.is_empty() { "" } else { "/" };
-        write!(
-            f,
-            "{} {}{slash}{}",
-            self.verb, self.resource, self.subresource
-        )
+        write!(f, "{} {}{slash}{}", self.verb, self.resource, self.subresource)
     }
 }
 
@@ -144,18 +140,10 @@ impl Api {
             "metadata": {"uid": pod.uid.to_string()},
             "status": {"conditions": [condition]},
         });
-        let path = format!(
-            "{}/status?fieldManager={FIELD_MANAGER}",
-            pod_path(&pod.reference())
-        );
-        let label = Label {
-            verb: "patch",
-            resource: "pods/status",
-        };
+        let path = format!("{}/status?fieldManager={FIELD_MANAGER}", pod_path(&pod.reference()));
+        let label = Label { verb: "patch", resource: "pods/status" };
         let kind = "application/strategic-merge-patch+json";
-        self.write(label, Method::PATCH, &path, kind, &body)
-            .await
-            .map(drop)
+        self.write(label, Method::PATCH, &path, kind, &body).await.map(drop)
     }
 
     /// Deletes the pod with its own grace period, unless it is another pod by now (409).
@@ -168,13 +156,8 @@ impl Api {
             "kind": "DeleteOptions",
             "preconditions": {"uid": pod.uid.to_string()},
         });
-        let label = Label {
-            verb: "delete",
-            resource: "pods",
-        };
-        self.write(label, Method::DELETE, &pod_path(pod), JSON, &body)
-            .await
-            .map(drop)
+        let label = Label { verb: "delete", resource: "pods" };
+        self.write(label, Method::DELETE, &pod_path(pod), JSON, &body).await.map(drop)
     }
 
     /// Who has the pod's name now, or `None` if it is free.
@@ -192,20 +175,14 @@ impl Api {
             uid: String,
             deletion_timestamp: Option<Timestamp>,
         }
-        let label = Label {
-            verb: "get",
-            resource: "pods",
-        };
+        let label = Label { verb: "get", resource: "pods" };
         let body = match self.read(label, &pod_path(pod), SMALL).await {
             Err(RequestError::Status(answer)) if answer.code == 404 => return Ok(None),
             other => other?,
         };
         let object: Object = serde_json::from_slice(&body).map_err(unreadable)?;
         let uid = object.metadata.uid.parse().map_err(unreadable)?;
-        Ok(Some(Holder {
-            uid,
-            terminating: object.metadata.deletion_timestamp.is_some(),
-        }))
+        Ok(Some(Holder { uid, terminating: object.metadata.deletion_timestamp.is_some() }))
     }
 
     /// The node as it is stored now, or `None` if there is none.
@@ -213,14 +190,8 @@ impl Api {
     /// # Errors
     /// See [`RequestError`].
     pub async fn node(&self, name: &NodeName) -> Result<Option<Node>, RequestError> {
-        let label = Label {
-            verb: "get",
-            resource: "nodes",
-        };
-        let body = match self
-            .read(label, &format!("/api/v1/nodes/{name}"), JSON)
-            .await
-        {
+        let label = Label { verb: "get", resource: "nodes" };
+        let body = match self.read(label, &format!("/api/v1/nodes/{name}"), JSON).await {
             Err(RequestError::Status(answer)) if answer.code == 404 => return Ok(None),
             other => other?,
         };
@@ -243,14 +214,9 @@ impl Api {
             "metadata": {"uid": uid.to_string(), "annotations": {SINCE_ANNOTATION: record}},
         });
         let path = format!("/api/v1/nodes/{name}?fieldManager={FIELD_MANAGER}");
-        let label = Label {
-            verb: "patch",
-            resource: "nodes",
-        };
+        let label = Label { verb: "patch", resource: "nodes" };
         let kind = "application/merge-patch+json";
-        self.write(label, Method::PATCH, &path, kind, &body)
-            .await
-            .map(drop)
+        self.write(label, Method::PATCH, &path, kind, &body).await.map(drop)
     }
 
     /// Creates an event (core/v1) in its namespace.
@@ -259,13 +225,8 @@ impl Api {
     /// See [`RequestError`].
     pub async fn create_event(&self, namespace: &str, event: &Value) -> Result<(), RequestError> {
         let path = format!("/api/v1/namespaces/{namespace}/events?fieldManager={FIELD_MANAGER}");
-        let label = Label {
-            verb: "create",
-            resource: "events",
-        };
-        self.write(label, Method::POST, &path, JSON, event)
-            .await
-            .map(drop)
+        let label = Label { verb: "create", resource: "events" };
+        self.write(label, Method::POST, &path, JSON, event).await.map(drop)
     }
 
     /// Whether the credentials in use have a right, cluster-wide.
@@ -283,17 +244,11 @@ impl Api {
             }},
         });
         let path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
-        let label = Label {
-            verb: "create",
-            resource: "selfsubjectaccessreviews",
-        };
+        let label = Label { verb: "create", resource: "selfsubjectaccessreviews" };
         let request = request(Method::POST, path, JSON, Some(JSON), &body)?;
         let (_, body) = self.send(label, request, REQUEST_TIMEOUT).await?;
         let review: Value = serde_json::from_slice(&body).map_err(unreadable)?;
-        Ok(review
-            .pointer("/status/allowed")
-            .and_then(Value::as_bool)
-            .unwrap_or(false))
+        Ok(review.pointer("/status/allowed").and_then(Value::as_bool).unwrap_or(false))
     }
 
     /// The server's clock, from the `Date` of an answer; whole seconds. `None` if the answer
@@ -302,21 +257,12 @@ impl Api {
     /// # Errors
     /// See [`RequestError`].
     pub async fn server_time(&self) -> Result<Option<Timestamp>, RequestError> {
-        let label = Label {
-            verb: "get",
-            resource: "version",
-        };
+        let label = Label { verb: "get", resource: "version" };
         let request = request(Method::GET, "/version", JSON, None, &Value::Null)?;
         let (head, _) = self.send(label, request, REQUEST_TIMEOUT).await?;
-        let date = head
-            .headers()
-            .get(DATE)
-            .and_then(|value| value.to_str().ok());
-        Ok(date.and_then(|date| {
-            jiff::fmt::rfc2822::parse(date)
-                .ok()
-                .map(|zoned| zoned.timestamp())
-        }))
+        let date = head.headers().get(DATE).and_then(|value| value.to_str().ok());
+        Ok(date
+            .and_then(|date| jiff::fmt::rfc2822::parse(date).ok().map(|zoned| zoned.timestamp())))
     }
 
     /// One page of a list, as it came.
@@ -328,16 +274,7 @@ impl Api {
     ) -> Result<Bytes, RequestError> {
         let path = format!("/api/v1/{resource}?{query}");
         let request = request(Method::GET, &path, JSON, None, &Value::Null)?;
-        let (_, body) = self
-            .send(
-                Label {
-                    verb: "list",
-                    resource,
-                },
-                request,
-                within,
-            )
-            .await?;
+        let (_, body) = self.send(Label { verb: "list", resource }, request, within).await?;
         Ok(body)
     }
 
@@ -348,10 +285,7 @@ impl Api {
         query: &str,
         within: Duration,
     ) -> Result<Body, RequestError> {
-        let label = Label {
-            verb: "watch",
-            resource,
-        };
+        let label = Label { verb: "watch", resource };
         let path = format!("/api/v1/{resource}?{query}");
         let request = request(Method::GET, &path, JSON, None, &Value::Null)?;
         let start = Instant::now();
@@ -363,9 +297,7 @@ impl Api {
                 Err(refusal(response).await)
             }
         };
-        let result = timeout(within, opened)
-            .await
-            .unwrap_or(Err(RequestError::Timeout(within)));
+        let result = timeout(within, opened).await.unwrap_or(Err(RequestError::Timeout(within)));
         self.count(label, result.as_ref().map(|_| StatusCode::OK), start);
         result
     }
@@ -379,16 +311,12 @@ impl Api {
         body: &Value,
     ) -> Result<Bytes, RequestError> {
         let request = request(method, path, SMALL, Some(content), body)?;
-        self.send(label, request, REQUEST_TIMEOUT)
-            .await
-            .map(|(_, body)| body)
+        self.send(label, request, REQUEST_TIMEOUT).await.map(|(_, body)| body)
     }
 
     async fn read(&self, label: Label, path: &str, accept: &str) -> Result<Bytes, RequestError> {
         let request = request(Method::GET, path, accept, None, &Value::Null)?;
-        self.send(label, request, REQUEST_TIMEOUT)
-            .await
-            .map(|(_, body)| body)
+        self.send(label, request, REQUEST_TIMEOUT).await.map(|(_, body)| body)
     }
 
     /// Sends a request and reads its whole answer, both within one time limit.
@@ -409,9 +337,7 @@ impl Api {
             let body = body.map_err(|error| RequestError::Transport(chain(&*error)))?;
             Ok((Response::from_parts(head, ()), body.to_bytes()))
         };
-        let result = timeout(within, exchange)
-            .await
-            .unwrap_or(Err(RequestError::Timeout(within)));
+        let result = timeout(within, exchange).await.unwrap_or(Err(RequestError::Timeout(within)));
         self.count(label, result.as_ref().map(|(head, _)| head.status()), start);
         result
     }
@@ -423,8 +349,7 @@ impl Api {
             Err(RequestError::Timeout(_)) => "timeout".to_owned(),
             Err(RequestError::Transport(_) | RequestError::Body(_)) => "error".to_owned(),
         };
-        self.metrics
-            .request(label.verb, label.resource, &code, start.elapsed());
+        self.metrics.request(label.verb, label.resource, &code, start.elapsed());
     }
 }
 
@@ -435,21 +360,13 @@ fn request(
     content: Option<&'static str>,
     body: &Value,
 ) -> Result<Request<Body>, RequestError> {
-    let mut builder = Request::builder()
-        .method(method)
-        .uri(path)
-        .header(ACCEPT, accept);
+    let mut builder = Request::builder().method(method).uri(path).header(ACCEPT, accept);
     if let Some(content) = content {
         builder = builder.header(CONTENT_TYPE, content);
     }
-    let body = if body.is_null() {
-        Body::empty()
-    } else {
-        Body::from(body.to_string().into_bytes())
-    };
-    builder
-        .body(body)
-        .map_err(|error| RequestError::Transport(error.to_string()))
+    let body =
+        if body.is_null() { Body::empty() } else { Body::from(body.to_string().into_bytes()) };
+    builder.body(body).map_err(|error| RequestError::Transport(error.to_string()))
 }
 
 /// Reads the Status of a refusal, whatever form it has.
@@ -462,17 +379,10 @@ async fn refusal(response: Response<Body>) -> RequestError {
         message: String,
     }
     let code = response.status().as_u16();
-    let header = response
-        .headers()
-        .get(RETRY_AFTER)
-        .and_then(|value| value.to_str().ok());
-    let retry_after = header
-        .and_then(|text| text.parse().ok())
-        .map(Duration::from_secs);
+    let header = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok());
+    let retry_after = header.and_then(|text| text.parse().ok()).map(Duration::from_secs);
     let body = Limited::new(response.into_body(), 1 << 20).collect().await;
-    let body = body
-        .map(http_body_util::Collected::to_bytes)
-        .unwrap_or_default();
+    let body = body.map(http_body_util::Collected::to_bytes).unwrap_or_default();
     let status: Status = serde_json::from_slice(&body).unwrap_or_else(|_| Status {
         reason: String::new(),
         message: String::from_utf8_lossy(&body[..body.len().min(200)]).into_owned(),
@@ -503,7 +413,5 @@ fn pod_path(pod: &PodRef) -> String {
 
 /// As the API stores times: whole seconds, UTC.
 fn seconds(moment: Timestamp) -> String {
-    Timestamp::from_second(moment.as_second())
-        .unwrap_or(moment)
-        .to_string()
+    Timestamp::from_second(moment.as_second()).unwrap_or(moment).to_string()
 }

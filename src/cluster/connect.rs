@@ -47,35 +47,22 @@ pub async fn connect(
     kubeconfig: Option<&Path>,
     context: Option<&str>,
 ) -> Result<Client, ConnectError> {
-    let options = KubeConfigOptions {
-        context: context.map(str::to_owned),
-        ..KubeConfigOptions::default()
-    };
+    let options =
+        KubeConfigOptions { context: context.map(str::to_owned), ..KubeConfigOptions::default() };
     let mut config = if let Some(path) = kubeconfig {
-        let unusable = |cause: String| ConnectError::File {
-            path: path.display().to_string(),
-            cause,
-        };
+        let unusable =
+            |cause: String| ConnectError::File { path: path.display().to_string(), cause };
         let file = Kubeconfig::read_from(path).map_err(|e| unusable(chain(&e)))?;
-        Config::from_custom_kubeconfig(file, &options)
-            .await
-            .map_err(|e| unusable(chain(&e)))?
+        Config::from_custom_kubeconfig(file, &options).await.map_err(|e| unusable(chain(&e)))?
     } else if context.is_some() {
-        Config::from_kubeconfig(&options)
-            .await
-            .map_err(|e| ConnectError::Nowhere(chain(&e)))?
+        Config::from_kubeconfig(&options).await.map_err(|e| ConnectError::Nowhere(chain(&e)))?
     } else {
-        Config::infer()
-            .await
-            .map_err(|e| ConnectError::Nowhere(chain(&e)))?
+        Config::infer().await.map_err(|e| ConnectError::Nowhere(chain(&e)))?
     };
     config.default_retry = false;
     config.connect_timeout = Some(CONNECT_TIMEOUT);
     let url = config.cluster_url.to_string();
-    Client::try_from(config).map_err(|e| ConnectError::Client {
-        url,
-        cause: chain(&e),
-    })
+    Client::try_from(config).map_err(|e| ConnectError::Client { url, cause: chain(&e) })
 }
 
 /// An error with its causes in one line, each said once.

@@ -165,18 +165,12 @@ impl PodDecoder {
         }
         let uid = identity(json, &wire.metadata)?;
         let conditions = wire.status.conditions.unwrap_or_default();
-        let scheduled = conditions
-            .iter()
-            .find(|c| c.kind == "PodScheduled" && c.status == "True");
+        let scheduled = conditions.iter().find(|c| c.kind == "PodScheduled" && c.status == "True");
         let bound = scheduled
             .and_then(|c| c.last_transition_time)
             .or(wire.metadata.creation_timestamp)
             .ok_or_else(|| broken(json, "metadata.creationTimestamp is absent"))?;
-        let class = if wire
-            .metadata
-            .annotations
-            .is_some_and(|a| a.mirror.is_some())
-        {
+        let class = if wire.metadata.annotations.is_some_and(|a| a.mirror.is_some()) {
             PodClass::Mirror
         } else if wire.metadata.deletion_timestamp.is_some() {
             PodClass::Terminating
@@ -274,18 +268,12 @@ pub fn decode_node(json: &str) -> Result<Node, DecodeError> {
             },
             since: ready.and_then(|c| c.last_transition_time),
         },
-        since_annotation: wire
-            .metadata
-            .annotations
-            .and_then(|a| a.since)
-            .map(|s| Arc::from(&*s)),
+        since_annotation: wire.metadata.annotations.and_then(|a| a.since).map(|s| Arc::from(&*s)),
     })
 }
 
 fn identity(json: &str, meta: &Meta<'_>) -> Result<Uid, DecodeError> {
-    meta.uid
-        .parse()
-        .map_err(|e| broken(json, format!("metadata.uid: {e}")))
+    meta.uid.parse().map_err(|e| broken(json, format!("metadata.uid: {e}")))
 }
 
 fn unreadable(json: &str, error: &serde_json::Error) -> DecodeError {
@@ -351,15 +339,9 @@ mod tests {
 
     #[test]
     fn without_a_scheduling_time_the_creation_counts() {
-        assert_eq!(
-            pod("", "", "").bound,
-            "2026-01-01T12:00:00Z".parse().unwrap()
-        );
+        assert_eq!(pod("", "", "").bound, "2026-01-01T12:00:00Z".parse().unwrap());
         let unscheduled = r#""conditions":[{"type":"PodScheduled","status":"False","lastTransitionTime":"2026-01-01T12:09:00Z"}]"#;
-        assert_eq!(
-            pod("", "", unscheduled).bound,
-            "2026-01-01T12:00:00Z".parse().unwrap()
-        );
+        assert_eq!(pod("", "", unscheduled).bound, "2026-01-01T12:00:00Z".parse().unwrap());
     }
 
     #[test]
@@ -368,15 +350,9 @@ mod tests {
         assert_eq!(pod(mirror, "", "").class, PodClass::Mirror);
         let deleted = r#","deletionTimestamp":"2026-01-01T12:00:30Z""#;
         assert_eq!(pod(deleted, "", "").class, PodClass::Terminating);
-        assert_eq!(
-            pod("", "", r#""phase":"Succeeded""#).class,
-            PodClass::Finished
-        );
+        assert_eq!(pod("", "", r#""phase":"Succeeded""#).class, PodClass::Finished);
         assert_eq!(pod("", "", r#""phase":"Failed""#).class, PodClass::Finished);
-        assert_eq!(
-            pod("", "", r#""phase":"Pending""#).class,
-            PodClass::Ordinary
-        );
+        assert_eq!(pod("", "", r#""phase":"Pending""#).class, PodClass::Ordinary);
     }
 
     #[test]
@@ -389,10 +365,7 @@ mod tests {
         let (reason, message) = (super::super::Mark::REASON, super::super::Mark::MESSAGE);
         assert_eq!(with("True", reason, message), Disruption::ByTaint);
         assert_eq!(with("False", reason, message), Disruption::None);
-        assert_eq!(
-            with("True", "EvictionByEvictionAPI", "x"),
-            Disruption::Foreign
-        );
+        assert_eq!(with("True", "EvictionByEvictionAPI", "x"), Disruption::Foreign);
         assert_eq!(with("True", reason, "x"), Disruption::Foreign);
     }
 
@@ -405,11 +378,7 @@ mod tests {
     #[test]
     fn equal_toleration_lists_are_shared_and_forgotten_with_the_last_pod() {
         let mut decoder = PodDecoder::default();
-        let json = pod_json(
-            "",
-            r#","tolerations":[{"key":"a","operator":"Exists"}]"#,
-            "",
-        );
+        let json = pod_json("", r#","tolerations":[{"key":"a","operator":"Exists"}]"#, "");
         let one = decoder.decode(&json).unwrap().unwrap();
         let two = decoder.decode(&json).unwrap().unwrap();
         assert!(Arc::ptr_eq(&one.tolerations, &two.tolerations));
@@ -434,10 +403,7 @@ mod tests {
         let node = decode_node(&json).unwrap();
         assert_eq!(node.taints.len(), 1);
         assert_eq!(node.taints[0].to_string(), "b=v:NoExecute");
-        assert_eq!(
-            node.taints[0].time_added,
-            Some("2026-01-01T12:00:01Z".parse().unwrap())
-        );
+        assert_eq!(node.taints[0].time_added, Some("2026-01-01T12:00:01Z".parse().unwrap()));
         assert_eq!(node.ready.status, ReadyStatus::False);
         assert_eq!(node.since_annotation.as_deref(), Some("{}"));
     }

@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use prometheus::{
-    HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts, Registry, core::Collector,
-};
+use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, Opts, Registry, core::Collector};
 
 /// Counters of requests and watches. Clones share them.
 #[derive(Clone, Debug)]
@@ -14,7 +12,6 @@ pub struct Metrics {
     relists: IntCounterVec,
     watch_restarts: IntCounterVec,
     undecodable: IntCounterVec,
-    objects: IntGaugeVec,
 }
 
 impl Metrics {
@@ -51,10 +48,7 @@ impl Metrics {
             relists: kept(
                 registry,
                 IntCounterVec::new(
-                    Opts::new(
-                        "ostrakon_watch_lists_total",
-                        "Complete lists taken, by resource.",
-                    ),
+                    Opts::new("ostrakon_watch_lists_total", "Complete lists taken, by resource."),
                     &["resource"],
                 )?,
             )?,
@@ -79,23 +73,12 @@ impl Metrics {
                     &["resource"],
                 )?,
             )?,
-            objects: kept(
-                registry,
-                IntGaugeVec::new(
-                    Opts::new("ostrakon_objects", "Objects in the view, by resource."),
-                    &["resource"],
-                )?,
-            )?,
         })
     }
 
     pub(super) fn request(&self, verb: &str, resource: &str, code: &str, took: Duration) {
-        self.requests
-            .with_label_values(&[verb, resource, code])
-            .inc();
-        self.latency
-            .with_label_values(&[verb, resource])
-            .observe(took.as_secs_f64());
+        self.requests.with_label_values(&[verb, resource, code]).inc();
+        self.latency.with_label_values(&[verb, resource]).observe(took.as_secs_f64());
     }
 
     pub(super) fn listed(&self, resource: &str) {
@@ -103,20 +86,11 @@ impl Metrics {
     }
 
     pub(super) fn watch_ended(&self, resource: &str, cause: &str) {
-        self.watch_restarts
-            .with_label_values(&[resource, cause])
-            .inc();
+        self.watch_restarts.with_label_values(&[resource, cause]).inc();
     }
 
     pub(super) fn undecodable(&self, resource: &str) {
         self.undecodable.with_label_values(&[resource]).inc();
-    }
-
-    /// Sets the number of objects of a resource in the view.
-    pub fn set_objects(&self, resource: &str, count: usize) {
-        self.objects
-            .with_label_values(&[resource])
-            .set(i64::try_from(count).unwrap_or(i64::MAX));
     }
 }
 

@@ -93,11 +93,7 @@ impl View {
             // Nothing is armed without a taint and no record is left without one, unless an
             // earlier node had this name.
             None if node.taints.is_empty() && node.since_annotation.is_none() => {
-                if entry.pods.is_empty() {
-                    NodeSeen::Unimportant
-                } else {
-                    NodeSeen::Changed
-                }
+                if entry.pods.is_empty() { NodeSeen::Unimportant } else { NodeSeen::Changed }
             }
             _ => NodeSeen::Changed,
         };
@@ -152,10 +148,7 @@ impl View {
     /// Stores a version of a pod.
     pub fn apply_pod(&self, pod: Pod) -> PodSeen {
         let mut entry = self.nodes.entry(pod.node.clone()).or_default();
-        let tainted = entry
-            .node
-            .as_ref()
-            .is_some_and(|node| !node.taints.is_empty());
+        let tainted = entry.node.as_ref().is_some_and(|node| !node.taints.is_empty());
         let uid = pod.uid;
         let judged_alike = entry.pods.get(&uid).is_some_and(|before| {
             before.tolerations == pod.tolerations
@@ -163,11 +156,7 @@ impl View {
                 && before.class == pod.class
         });
         entry.pods.insert(uid, Arc::new(pod));
-        if tainted && !judged_alike {
-            PodSeen::Changed
-        } else {
-            PodSeen::Unimportant
-        }
+        if tainted && !judged_alike { PodSeen::Changed } else { PodSeen::Unimportant }
     }
 
     /// Forgets a pod. Returns whether it was known.
@@ -208,12 +197,7 @@ impl View {
     pub fn nodes_other_than(&self, seen: &AHashSet<Uid>) -> Vec<(NodeName, Uid)> {
         self.nodes
             .iter()
-            .filter_map(|entry| {
-                entry
-                    .node
-                    .as_ref()
-                    .map(|node| (entry.key().clone(), node.uid))
-            })
+            .filter_map(|entry| entry.node.as_ref().map(|node| (entry.key().clone(), node.uid)))
             .filter(|(_, uid)| !seen.contains(uid))
             .collect()
     }
@@ -238,17 +222,12 @@ impl View {
     /// Numbers of known nodes and pods.
     pub fn counts(&self) -> (usize, usize) {
         self.nodes.iter().fold((0, 0), |(nodes, pods), entry| {
-            (
-                nodes + usize::from(entry.node.is_some()),
-                pods + entry.pods.len(),
-            )
+            (nodes + usize::from(entry.node.is_some()), pods + entry.pods.len())
         })
     }
 
     fn remove_if_empty(&self, name: &NodeName) {
-        self.nodes.remove_if(name, |_, entry| {
-            entry.node.is_none() && entry.pods.is_empty()
-        });
+        self.nodes.remove_if(name, |_, entry| entry.node.is_none() && entry.pods.is_empty());
     }
 }
 
@@ -270,10 +249,7 @@ mod tests {
                     time_added: None,
                 })
                 .collect(),
-            ready: Ready {
-                status: ReadyStatus::True,
-                since: None,
-            },
+            ready: Ready { status: ReadyStatus::True, since: None },
             since_annotation: None,
         }
     }
@@ -301,10 +277,7 @@ mod tests {
         let view = View::default();
         assert_eq!(view.apply_node(node(1, &[]), same), NodeSeen::Unimportant);
         assert_eq!(view.apply_node(node(1, &["a"]), same), NodeSeen::Changed);
-        assert_eq!(
-            view.apply_node(node(1, &["a"]), same),
-            NodeSeen::Unimportant
-        );
+        assert_eq!(view.apply_node(node(1, &["a"]), same), NodeSeen::Unimportant);
         let mut annotated = node(1, &["a"]);
         annotated.since_annotation = Some(Arc::from("{}"));
         assert_eq!(view.apply_node(annotated, same), NodeSeen::Changed);
@@ -317,16 +290,9 @@ mod tests {
         assert_eq!(view.apply_pod(pod(7)), PodSeen::Unimportant);
         assert_eq!(view.apply_node(node(1, &["a"]), same), NodeSeen::Changed);
         assert_eq!(view.apply_pod(pod(7)), PodSeen::Unimportant);
-        let terminating = Pod {
-            class: PodClass::Terminating,
-            ..pod(7)
-        };
+        let terminating = Pod { class: PodClass::Terminating, ..pod(7) };
         assert_eq!(view.apply_pod(terminating), PodSeen::Changed);
-        let marked = Pod {
-            disruption: Disruption::ByTaint,
-            generation: 2,
-            ..pod(8)
-        };
+        let marked = Pod { disruption: Disruption::ByTaint, generation: 2, ..pod(8) };
         assert_eq!(view.apply_pod(pod(8)), PodSeen::Changed);
         assert_eq!(view.apply_pod(marked), PodSeen::Unimportant);
     }
@@ -337,19 +303,12 @@ mod tests {
         let name = NodeName::from("n1");
         view.apply_node(node(1, &["a"]), same);
         view.apply_pod(pod(7));
-        assert_eq!(
-            view.remove_node(&name, Uid(2)),
-            NodeSeen::Unimportant,
-            "not that node"
-        );
+        assert_eq!(view.remove_node(&name, Uid(2)), NodeSeen::Unimportant, "not that node");
         assert!(view.node(&name).unwrap().node.is_some());
         assert_eq!(view.remove_node(&name, Uid(1)), NodeSeen::Changed);
         assert!(view.pod(&name, Uid(7)).unwrap().node.is_none());
         let anchors = |before: Option<&Anchors>, _: &Node| {
-            assert!(
-                before.is_none(),
-                "the new node knows nothing of the old one"
-            );
+            assert!(before.is_none(), "the new node knows nothing of the old one");
             Anchors::default()
         };
         assert_eq!(view.apply_node(node(2, &["a"]), anchors), NodeSeen::Changed);

@@ -40,10 +40,8 @@ const WATCH_SECONDS: std::ops::Range<u32> = 240..300;
 /// An object of the API is at most 1.5 MiB (etcd's limit); what is longer is no event.
 const LONGEST_EVENT: usize = 8 << 20;
 /// Pause between tries. The longest is short: while a watch is down, pods are judged by old facts.
-const BACKOFF: Backoff = Backoff {
-    first: Duration::from_millis(200),
-    most: Duration::from_secs(8),
-};
+const BACKOFF: Backoff =
+    Backoff { first: Duration::from_millis(200), most: Duration::from_secs(8) };
 
 /// Where a watched resource's objects go.
 pub trait Index: Send {
@@ -155,11 +153,7 @@ async fn list<I: Index>(
             Some(next) if !next.is_empty() => token = next,
             _ => {
                 index.retain(&seen);
-                info!(
-                    resource = I::RESOURCE,
-                    objects = seen.len(),
-                    "list is complete"
-                );
+                info!(resource = I::RESOURCE, objects = seen.len(), "list is complete");
                 return Ok(page.metadata.resource_version);
             }
         }
@@ -199,10 +193,7 @@ async fn follow<I: Index>(api: &Api, metrics: &Metrics, index: &mut I, mut versi
         index.connected(false);
         metrics.watch_ended(I::RESOURCE, end.label());
         if end == End::Expired {
-            info!(
-                resource = I::RESOURCE,
-                version, "the watch's version has expired; listing anew"
-            );
+            info!(resource = I::RESOURCE, version, "the watch's version has expired; listing anew");
             return;
         }
         if before == version {
@@ -223,11 +214,7 @@ async fn follow<I: Index>(api: &Api, metrics: &Metrics, index: &mut I, mut versi
                         "watch keeps ending; trying again"
                     );
                 } else {
-                    info!(
-                        resource = I::RESOURCE,
-                        ?end,
-                        "watch ended; taking it up again"
-                    );
+                    info!(resource = I::RESOURCE, ?end, "watch ended; taking it up again");
                 }
                 tokio::time::sleep(pause).await;
             }
@@ -307,10 +294,8 @@ fn take_event<I: Index>(
         "DELETED" => index.delete(json),
         "BOOKMARK" => Ok(()),
         "ERROR" => {
-            let status: ErrorStatus = serde_json::from_str(json).unwrap_or(ErrorStatus {
-                code: 0,
-                message: excerpt(line),
-            });
+            let status: ErrorStatus = serde_json::from_str(json)
+                .unwrap_or(ErrorStatus { code: 0, message: excerpt(line) });
             return Err(if status.code == 410 {
                 End::Expired
             } else {
@@ -322,9 +307,7 @@ fn take_event<I: Index>(
     if let Err(error) = outcome {
         skipped::<I>(metrics, &error);
     }
-    Ok(serde_json::from_str::<Versioned>(json)
-        .ok()
-        .map(|v| v.metadata.resource_version))
+    Ok(serde_json::from_str::<Versioned>(json).ok().map(|v| v.metadata.resource_version))
 }
 
 fn skipped<I: Index>(metrics: &Metrics, error: &DecodeError) {
@@ -350,10 +333,7 @@ impl Lines {
     /// read stays in the buffer.
     async fn next(&mut self, body: &mut Body) -> Result<Option<Bytes>, String> {
         loop {
-            if let Some(offset) = self.buffer[self.searched..]
-                .iter()
-                .position(|b| *b == b'\n')
-            {
+            if let Some(offset) = self.buffer[self.searched..].iter().position(|b| *b == b'\n') {
                 let line = self.buffer.split_to(self.searched + offset).freeze();
                 self.buffer.advance(1);
                 self.searched = 0;

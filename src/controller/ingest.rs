@@ -6,20 +6,19 @@ use ahash::AHashSet;
 
 use super::state::Shared;
 use crate::cluster::watch::{Index, Source};
-use crate::cluster::{DecodeError, Metrics, NodeSeen, PodDecoder, PodSeen, decode_node};
-use crate::model::{Anchors, Node, Uid};
-use crate::taint::{anchor, record};
+use crate::cluster::{DecodeError, NodeSeen, PodDecoder, PodSeen, decode_node};
+use crate::model::{Anchors, Node, NodeName, Pod, Uid};
+use crate::taint::anchor::{self, Past};
+use crate::taint::record;
 
 /// Takes nodes in.
 pub(super) struct Nodes {
     pub shared: Arc<Shared>,
-    pub metrics: Metrics,
 }
 
 /// Takes pods in.
 pub(super) struct Pods {
     pub shared: Arc<Shared>,
-    pub metrics: Metrics,
     pub decoder: PodDecoder,
 }
 
@@ -29,43 +28,21 @@ impl Index for Nodes {
 
     fn apply(&mut self, json: &str, by: Source) -> Result<Uid, DecodeError> {
         let node = decode_node(json)?;
-        let (name, uid) = (node.name.clone(), node.uid);
-        let now = self.shared.clock.now();
-        let advance = |before: Option<&Anchors>, node: &Node| match (before, by) {
-            (Some(before), Source::Watch) => {
-                anchor::advance(anchor::Past::Watched(before), node, now)
-            }
-            (Some(before), Source::List) => {
-                anchor::advance(anchor::Past::Recorded(before), node, now)
-            }
-            (None, _) => {
-                // A record that cannot be read is reported and replaced by the record lane.
-                let text = node.since_annotation.as_deref();
-                let recorded = text.and_then(|text| record::parse(text).ok());
-                anchor::advance(anchor::Past::recorded(recorded.as_ref()), node, now)
-            }
-        };
-        if self.shared.view.apply_node(node, advance) == NodeSeen::Changed {
-            self.shared.node_changed(name);
-        }
+        let uid = node.uid;
+        take_node(&self.shared, node, by);
         Ok(uid)
     }
 
     fn delete(&mut self, json: &str) -> Result<(), DecodeError> {
         let node = decode_node(json)?;
-        if self.shared.view.remove_node(&node.name, node.uid) == NodeSeen::Changed {
-            self.shared.node_changed(node.name);
-        }
+        drop_node(&self.shared, &node.name, node.uid);
         Ok(())
     }
 
     fn retain(&mut self, seen: &AHashSet<Uid>) {
         for (name, uid) in self.shared.view.nodes_other_than(seen) {
-            if self.shared.view.remove_node(&name, uid) == NodeSeen::Changed {
-                self.shared.node_changed(name);
-            }
+            drop_node(&self.shared, &name, uid);
         }
-        self.metrics.set_objects(Self::RESOURCE, self.shared.view.counts().0);
     }
 
     fn connected(&mut self, yes: bool) {
@@ -86,29 +63,69 @@ impl Index for Pods {
                 reason: "it is not bound to a node, although only such were asked for".to_owned(),
             });
         };
-        let (node, uid) = (pod.node.clone(), pod.uid);
-        if self.shared.view.apply_pod(pod) == PodSeen::Changed {
-            self.shared.pod_changed(node, uid);
-        }
+        let uid = pod.uid;
+        take_pod(&self.shared, pod);
         Ok(uid)
     }
 
     fn delete(&mut self, json: &str) -> Result<(), DecodeError> {
         if let Some(pod) = self.decoder.decode(json)? {
-            self.shared.view.remove_pod(&pod.node, pod.uid);
-            self.shared.pod_changed(pod.node, pod.uid);
+            drop_pod(&self.shared, &pod.node, pod.uid);
         }
         Ok(())
     }
 
     fn retain(&mut self, seen: &AHashSet<Uid>) {
-        for (node, uid) in self.shared.view.pods_other_than(seen) {
-            self.shared.view.remove_pod(&node, uid);
-            self.shared.pod_changed(node, uid);
-        }
+        retain_pods(&self.shared, seen);
         self.decoder.prune();
-        self.metrics.set_objects(Self::RESOURCE, self.shared.view.counts().1);
     }
 
     fn connected(&mut self, _: bool) {}
+}
+
+/// Takes in a version of a node.
+pub(super) fn take_node(shared: &Shared, node: Node, by: Source) {
+    let name = node.name.clone();
+    let now = shared.clock.now();
+    let advance = |before: Option<&Anchors>, node: &Node| match (before, by) {
+        (Some(before), Source::Watch) => anchor::advance(Past::Watched(before), node, now),
+        (Some(before), Source::List) => anchor::advance(Past::Recorded(before), node, now),
+        (None, _) => {
+            // A record that cannot be read is reported and replaced by the record lane.
+            let text = node.since_annotation.as_deref();
+            let recorded = text.and_then(|text| record::parse(text).ok());
+            anchor::advance(Past::recorded(recorded.as_ref()), node, now)
+        }
+    };
+    if shared.view.apply_node(node, advance) == NodeSeen::Changed {
+        shared.node_changed(name);
+    }
+}
+
+/// Takes in that a node is gone.
+pub(super) fn drop_node(shared: &Shared, name: &NodeName, uid: Uid) {
+    if shared.view.remove_node(name, uid) == NodeSeen::Changed {
+        shared.node_changed(name.clone());
+    }
+}
+
+/// Takes in a version of a pod.
+pub(super) fn take_pod(shared: &Shared, pod: Pod) {
+    let (node, uid) = (pod.node.clone(), pod.uid);
+    if shared.view.apply_pod(pod) == PodSeen::Changed {
+        shared.pod_changed(node, uid);
+    }
+}
+
+/// Takes in that a pod is gone.
+pub(super) fn drop_pod(shared: &Shared, node: &NodeName, uid: Uid) {
+    shared.view.remove_pod(node, uid);
+    shared.pod_changed(node.clone(), uid);
+}
+
+/// Takes in that all pods but these are gone.
+pub(super) fn retain_pods(shared: &Shared, seen: &AHashSet<Uid>) {
+    for (node, uid) in shared.view.pods_other_than(seen) {
+        drop_pod(shared, &node, uid);
+    }
 }

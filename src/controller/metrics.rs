@@ -15,6 +15,7 @@ struct Queues {
     adds: IntCounterVec,
     timers: IntGaugeVec,
     in_flight: IntGauge,
+    objects: IntGaugeVec,
 }
 
 /// Registers the queues' metrics and the build's.
@@ -48,6 +49,10 @@ pub(super) fn register(registry: &Registry, shared: &Arc<Shared>) -> prometheus:
             "ostrakon_evictions_in_flight",
             "Timers that have fired and are being worked on.",
         )?,
+        objects: IntGaugeVec::new(
+            Opts::new("ostrakon_objects", "Objects in the view, by resource."),
+            &["resource"],
+        )?,
     }))
 }
 
@@ -57,6 +62,7 @@ impl Collector for Queues {
         desc.extend(self.adds.desc());
         desc.extend(self.timers.desc());
         desc.extend(self.in_flight.desc());
+        desc.extend(self.objects.desc());
         desc
     }
 
@@ -76,10 +82,14 @@ impl Collector for Queues {
             running += timers.running();
         }
         self.in_flight.set(signed(running));
+        let (nodes, pods) = self.shared.view.counts();
+        self.objects.with_label_values(&["nodes"]).set(signed(nodes));
+        self.objects.with_label_values(&["pods"]).set(signed(pods));
         let mut families = self.depth.collect();
         families.extend(self.adds.collect());
         families.extend(self.timers.collect());
         families.extend(self.in_flight.collect());
+        families.extend(self.objects.collect());
         families
     }
 }

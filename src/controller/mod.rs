@@ -17,6 +17,8 @@ mod preflight;
 mod records;
 mod requests;
 mod run;
+#[cfg(test)]
+mod stage;
 mod state;
 mod time_watch;
 

@@ -26,7 +26,12 @@ const BACKOFF: Backoff =
 const UNTIL_SEEN: Duration = Duration::from_secs(5);
 
 /// Writes and removes records until `stop`.
-pub(super) async fn run(shared: Arc<Shared>, api: Api, stop: CancellationToken, tasks: TaskTracker) {
+pub(super) async fn run(
+    shared: Arc<Shared>,
+    api: Api,
+    stop: CancellationToken,
+    tasks: TaskTracker,
+) {
     let slots = Arc::new(Semaphore::new(AT_ONCE));
     let failures = Arc::new(dashmap::DashMap::<NodeName, u32, ahash::RandomState>::default());
     loop {
@@ -34,7 +39,9 @@ pub(super) async fn run(shared: Arc<Shared>, api: Api, stop: CancellationToken, 
             () = stop.cancelled() => return,
             fired = shared.records.next() => fired,
         };
-        let Ok(slot) = Arc::clone(&slots).acquire_owned().await else { return };
+        let Ok(slot) = Arc::clone(&slots).acquire_owned().await else {
+            return;
+        };
         let (shared, api, failures) = (Arc::clone(&shared), api.clone(), Arc::clone(&failures));
         tasks.spawn(async move {
             let outcome = match write(&shared, &api, &fired.key).await {
@@ -68,8 +75,12 @@ fn again(pause: Duration) -> Outcome<()> {
 
 /// Brings the node's annotation to what it should be. Returns whether it was written.
 async fn write(shared: &Shared, api: &Api, name: &NodeName) -> Result<bool, RequestError> {
-    let Some(facts) = shared.view.node(name) else { return Ok(false) };
-    let Some(node) = facts.node else { return Ok(false) };
+    let Some(facts) = shared.view.node(name) else {
+        return Ok(false);
+    };
+    let Some(node) = facts.node else {
+        return Ok(false);
+    };
     let wanted = record::wanted(&facts.anchors, &node, facts.pods.iter().map(|pod| &**pod));
     if wanted.as_deref() == node.since_annotation.as_deref() {
         return Ok(false);

@@ -37,6 +37,7 @@ impl Requests for ApiRequests {
 }
 
 /// What a failed request means for an eviction.
+#[allow(clippy::needless_pass_by_value)] // For use with `map_err`.
 fn failure(error: RequestError) -> Failure {
     let message = error.to_string();
     let retry = |kind: FailureKind, after: Option<Duration>| Failure::Retry {

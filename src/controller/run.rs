@@ -25,7 +25,7 @@ use crate::cluster::{self, Api, PodDecoder, watch};
 use crate::config::Config;
 use crate::evict::{self, Evictor, Job, Outcome};
 use crate::observe::{
-    Endpoints, EventLane, EventMetrics, ListenError, Readiness, Recorder, serve,
+    Endpoints, Event, EventLane, EventMetrics, Gate, ListenError, Readiness, Recorder, serve,
 };
 use crate::pipeline::{self, Fired, Pipeline, SHARDS};
 
@@ -68,6 +68,7 @@ pub struct Running {
     watches: Vec<JoinHandle<()>>,
     background: TaskTracker,
     events: JoinHandle<()>,
+    last_events: CancellationToken,
     endpoints: CancellationToken,
     served: JoinHandle<()>,
     address: std::net::SocketAddr,
@@ -93,7 +94,8 @@ pub async fn start(client: Client, config: &Config) -> Result<Running, StartErro
     time_watch::align(&shared, &api).await;
 
     let readiness = Readiness::default();
-    let (nodes_known, pods_known) = (readiness.gate("list of nodes"), readiness.gate("list of pods"));
+    let (nodes_known, pods_known) =
+        (readiness.gate("list of nodes"), readiness.gate("list of pods"));
     let endpoints = CancellationToken::new();
     let (address, served) =
         serve(config.listen, Endpoints { registry, readiness }, endpoints.clone()).await?;
@@ -103,44 +105,25 @@ pub async fn start(client: Client, config: &Config) -> Result<Running, StartErro
     let pipeline = Pipeline::start(&shared.nodes, &shared.pods, &decider, &Handle::current())
         .map_err(StartError::Threads)?;
 
-    let nodes = Nodes { shared: Arc::clone(&shared), metrics: cluster_metrics.clone() };
-    let pods = Pods {
-        shared: Arc::clone(&shared),
-        metrics: cluster_metrics.clone(),
-        decoder: PodDecoder::default(),
-    };
-    let watches = vec![
-        tokio::spawn(watch::run(api.clone(), cluster_metrics.clone(), nodes, move || {
-            nodes_known.open();
-        })),
-        tokio::spawn(watch::run(api.clone(), cluster_metrics, pods, move || pods_known.open())),
-    ];
-
+    let watches = start_watches(&shared, &api, &cluster_metrics, nodes_known, pods_known);
     let stop = CancellationToken::new();
     let (in_flight, background) = (TaskTracker::new(), TaskTracker::new());
-    let evictor = Arc::new(Evictor::new(
+    let evictor = Evictor::new(
         View { shared: Arc::clone(&shared) },
         ApiRequests(api.clone()),
         ByEvents(recorder),
         Arc::clone(&shared.backlog),
         evict_metrics,
         clock,
-    ));
-    let slots = Arc::new(Semaphore::new(SLOTS));
-    for shard in 0..SHARDS {
-        let pump = Pump {
-            shard,
-            shared: Arc::clone(&shared),
-            evictor: Arc::clone(&evictor),
-            slots: Arc::clone(&slots),
-            in_flight: in_flight.clone(),
-        };
+    );
+    for pump in Pump::for_all_shards(&shared, evictor, &in_flight) {
         background.spawn(pump.run(stop.clone()));
     }
     let records = records::run(Arc::clone(&shared), api.clone(), stop.clone(), in_flight.clone());
     background.spawn(records);
     background.spawn(time_watch::run(Arc::clone(&shared), api.clone(), stop.clone()));
-    let events = tokio::spawn(send_events(lane, api));
+    let last_events = CancellationToken::new();
+    let events = tokio::spawn(send_events(lane, api, last_events.clone()));
 
     Ok(Running {
         shared,
@@ -150,10 +133,31 @@ pub async fn start(client: Client, config: &Config) -> Result<Running, StartErro
         watches,
         background,
         events,
+        last_events,
         endpoints,
         served,
         address,
     })
+}
+
+/// Starts to watch nodes and pods. Each gate opens with the first complete list.
+fn start_watches(
+    shared: &Arc<Shared>,
+    api: &Api,
+    metrics: &cluster::Metrics,
+    nodes_known: Gate,
+    pods_known: Gate,
+) -> Vec<JoinHandle<()>> {
+    let nodes = Nodes { shared: Arc::clone(shared) };
+    let pods = Pods { shared: Arc::clone(shared), decoder: PodDecoder::default() };
+    vec![
+        tokio::spawn(watch::run(api.clone(), metrics.clone(), nodes, move || {
+            nodes_known.open();
+        })),
+        tokio::spawn(watch::run(api.clone(), metrics.clone(), pods, move || {
+            pods_known.open();
+        })),
+    ]
 }
 
 impl Running {
@@ -190,8 +194,7 @@ impl Running {
         for timers in &self.shared.timers {
             timers.clear();
         }
-        // The lane ends with its last recorder.
-        drop(self.shared);
+        self.last_events.cancel();
         if timeout(LAST_EVENTS, self.events).await.is_err() {
             warn!("events that were waiting were abandoned");
         }
@@ -217,6 +220,21 @@ struct Pump {
 }
 
 impl Pump {
+    fn for_all_shards(
+        shared: &Arc<Shared>,
+        evictor: Carrier,
+        in_flight: &TaskTracker,
+    ) -> impl Iterator<Item = Self> {
+        let (evictor, slots) = (Arc::new(evictor), Arc::new(Semaphore::new(SLOTS)));
+        (0..SHARDS).map(move |shard| Self {
+            shard,
+            shared: Arc::clone(shared),
+            evictor: Arc::clone(&evictor),
+            slots: Arc::clone(&slots),
+            in_flight: in_flight.clone(),
+        })
+    }
+
     async fn run(self, stop: CancellationToken) {
         let timers = &self.shared.timers[self.shard];
         loop {
@@ -242,7 +260,7 @@ impl Pump {
                         let job = Job { pod, verdict, due };
                         let outcome = evictor.carry_out(&job).await;
                         drop(slot);
-                        finish(&shared, shard, &key, token, job, outcome);
+                        finish(&shared, shard, &key, token, job, &outcome);
                     });
                 }
                 (TimerKey::Pod(_), Work::LookAgain) => {
@@ -253,13 +271,13 @@ impl Pump {
     }
 }
 
-fn finish(
+pub(super) fn finish(
     shared: &Shared,
     shard: usize,
     key: &TimerKey,
     token: pipeline::Token,
     job: Job,
-    outcome: Outcome,
+    outcome: &Outcome,
 ) {
     let (uid, node) = (job.pod.uid, job.pod.node.clone());
     match outcome {
@@ -269,18 +287,18 @@ fn finish(
         }
         Outcome::Again(pause) => {
             let value = Work::Evict { pod: job.pod, verdict: job.verdict };
-            let retry = pipeline::Outcome::Retry { not_before: Instant::now() + pause, value };
+            let retry = pipeline::Outcome::Retry { not_before: Instant::now() + *pause, value };
             shared.timers[shard].complete(key, token, retry);
         }
     }
 }
 
-async fn send_events(lane: EventLane, api: Api) {
-    lane.run(|event| {
+async fn send_events(lane: EventLane, api: Api, stop: CancellationToken) {
+    let create = |event: Event| {
         let api = api.clone();
         async move { api.create_event(&event.namespace, &event.object).await }
-    })
-    .await;
+    };
+    lane.run(create, stop).await;
 }
 
 #[cfg(target_os = "linux")]

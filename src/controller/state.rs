@@ -11,7 +11,7 @@ use crate::config::Compat;
 use crate::evict::Backlog;
 use crate::model::{NodeName, PodRef, Uid, Verdict};
 use crate::observe::Recorder;
-use crate::pipeline::{SHARDS, Sharded, TimedQueue, WorkQueue, shard_of};
+use crate::pipeline::{SHARDS, Sharded, TimedQueue, WorkQueue};
 
 /// A node in the node queue, by its name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -72,7 +72,7 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    pub fn new(clock: Clock, compat: Compat, recorder: Recorder) -> Self {
+    pub(super) fn new(clock: Clock, compat: Compat, recorder: Recorder) -> Self {
         Self {
             clock,
             compat,
@@ -87,21 +87,16 @@ impl Shared {
         }
     }
 
-    /// The timers of the shard that a node belongs to.
-    pub fn timers_of(&self, node: &NodeName) -> &Timers {
-        &self.timers[shard_of(node.as_str())]
-    }
-
-    pub fn node_changed(&self, name: NodeName) {
+    pub(super) fn node_changed(&self, name: NodeName) {
         self.nodes.add(NodeKey(name));
     }
 
-    pub fn pod_changed(&self, node: NodeName, uid: Uid) {
+    pub(super) fn pod_changed(&self, node: NodeName, uid: Uid) {
         self.pods.add(PodKey { node, uid });
     }
 
     /// When the work that a verdict calls for is due; `None` if it calls for none.
-    pub fn due(&self, verdict: &Verdict) -> Option<Instant> {
+    pub(super) fn due(&self, verdict: &Verdict) -> Option<Instant> {
         match verdict {
             Verdict::Keep(_) => None,
             Verdict::EvictNow(_) => Some(Instant::now()),
@@ -110,7 +105,7 @@ impl Shared {
     }
 
     /// Re-arms everything after the clock was set.
-    pub fn rearm(&self) -> usize {
+    pub(super) fn rearm(&self) -> usize {
         let due = |work: &Work| match work {
             Work::Evict { verdict, .. } => self.due(verdict),
             Work::LookAgain => Some(Instant::now()),
@@ -118,11 +113,11 @@ impl Shared {
         self.timers.iter().map(|timers| timers.rearm_all(due)).sum()
     }
 
-    pub fn set_nodes_current(&self, yes: bool) {
+    pub(super) fn set_nodes_current(&self, yes: bool) {
         self.nodes_current.store(yes, Ordering::Release);
     }
 
-    pub fn nodes_current(&self) -> bool {
+    pub(super) fn nodes_current(&self) -> bool {
         self.nodes_current.load(Ordering::Acquire)
     }
 }

@@ -72,10 +72,9 @@ pub(super) async fn run(shared: Arc<Shared>, api: Api, stop: CancellationToken) 
         if offset.checked_sub(known).is_some_and(|change| change.abs() < TOLERATED) {
             continue;
         }
-        let server = match api.server_time().await {
-            Ok(Some(server)) => server,
-            // Without a judge the time that is kept goes on, and the question stays open.
-            _ => continue,
+        // Without a judge the time that is kept goes on, and the question stays open.
+        let Ok(Some(server)) = api.server_time().await else {
+            continue;
         };
         let kept = shared.clock.now();
         let system = system_time();

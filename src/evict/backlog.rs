@@ -107,10 +107,7 @@ impl Backlog {
 
     /// All pods of the backlog, in no order.
     pub fn list(&self) -> Vec<Condemned> {
-        self.pods
-            .iter()
-            .map(|entry| entry.value().clone())
-            .collect()
+        self.pods.iter().map(|entry| entry.value().clone()).collect()
     }
 
     /// How many pods are in.

@@ -38,15 +38,11 @@ impl Confirmations {
             let mut asked = self.asked.lock();
             let now = Instant::now();
             asked.retain(|_, question| now - question.begun < SHARED_FOR);
-            let question = asked.entry(name.clone()).or_insert_with(|| Question {
-                begun: now,
-                answer: Arc::default(),
-            });
+            let question = asked
+                .entry(name.clone())
+                .or_insert_with(|| Question { begun: now, answer: Arc::default() });
             Arc::clone(&question.answer)
         };
-        answer
-            .get_or_init(|| async { Ok(requests.node(name).await?.map(Arc::new)) })
-            .await
-            .clone()
+        answer.get_or_init(|| async { Ok(requests.node(name).await?.map(Arc::new)) }).await.clone()
     }
 }

@@ -16,10 +16,8 @@ use crate::model::{Disruption, Node, NodeName, Pod, PodRef, Verdict};
 
 /// Pause between failed tries of one pod. Two minutes is what a person who has just mended the
 /// cause is willing to wait.
-const BACKOFF: Backoff = Backoff {
-    first: Duration::from_millis(250),
-    most: Duration::from_secs(120),
-};
+const BACKOFF: Backoff =
+    Backoff { first: Duration::from_millis(250), most: Duration::from_secs(120) };
 /// A pod that was bound this recently may be known before the newest taints of its node are: the
 /// two come by different watches (kubernetes/kubernetes#119862).
 const FRESHLY_BOUND: Duration = Duration::from_secs(10);
@@ -135,29 +133,18 @@ impl<J: Judge, R: Requests, N: Notices> Evictor<J, R, N> {
         clock: Clock,
     ) -> Self {
         let confirmations = Confirmations::default();
-        Self {
-            judge,
-            requests,
-            notices,
-            backlog,
-            metrics,
-            clock,
-            confirmations,
-        }
+        Self { judge, requests, notices, backlog, metrics, clock, confirmations }
     }
 
     /// Carries out one eviction as far as it goes now.
     pub async fn carry_out(&self, job: &Job) -> Outcome {
         let uid = job.pod.uid;
         self.backlog.enter(&job.pod, &job.verdict, job.due);
-        let past = self
-            .backlog
-            .get(uid)
-            .map_or_else(Past::default, |condemned| Past {
-                failures: condemned.failures,
-                sent: condemned.state == State::Sent,
-                marked: condemned.marked.is_some_and(|at| at.elapsed() < MARK_LASTS),
-            });
+        let past = self.backlog.get(uid).map_or_else(Past::default, |condemned| Past {
+            failures: condemned.failures,
+            sent: condemned.state == State::Sent,
+            marked: condemned.marked.is_some_and(|at| at.elapsed() < MARK_LASTS),
+        });
         match self.attempt(job, past).await {
             Ok(End::Withdrawn(verdict)) => {
                 debug!(pod = %job.pod, %uid, %verdict, "eviction withdrawn");
@@ -173,10 +160,7 @@ impl<J: Judge, R: Requests, N: Notices> Evictor<J, R, N> {
             }
             Ok(End::Deleted(verdict)) => {
                 info!(pod = %job.pod, %uid, node = %job.pod.node, %verdict, "pod deleted");
-                let due = self
-                    .backlog
-                    .get(uid)
-                    .map_or(job.due, |condemned| condemned.due);
+                let due = self.backlog.get(uid).map_or(job.due, |condemned| condemned.due);
                 self.metrics.deleted(due.elapsed());
                 self.wait(job, State::Sent, UNTIL_SEEN)
             }
@@ -252,18 +236,14 @@ impl<J: Judge, R: Requests, N: Notices> Evictor<J, R, N> {
                 Ok(Presence::Gone) => Ok(End::AlreadyGone),
                 _ => Err((FailureKind::Conflict, message, None)),
             },
-            Failure::Retry {
-                kind,
-                message,
-                after,
-            } => Err((kind, message, after)),
+            Failure::Retry { kind, message, after } => Err((kind, message, after)),
         }
     }
 
     fn announce(&self, job: &Job, verdict: &Verdict) {
-        let first = self.backlog.update(job.pod.uid, |condemned| {
-            !std::mem::replace(&mut condemned.announced, true)
-        });
+        let first = self
+            .backlog
+            .update(job.pod.uid, |condemned| !std::mem::replace(&mut condemned.announced, true));
         if first == Some(true) {
             self.notices.evicting(&job.pod, verdict);
         }

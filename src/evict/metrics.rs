@@ -115,10 +115,7 @@ impl Collector for BacklogGauge {
     fn collect(&self) -> Vec<MetricFamily> {
         let counts = self.backlog.counts();
         let failing = FailureKind::ALL.map(State::Failing);
-        for state in [State::Due, State::Unconfirmed, State::Sent]
-            .into_iter()
-            .chain(failing)
-        {
+        for state in [State::Due, State::Unconfirmed, State::Sent].into_iter().chain(failing) {
             let count = counts.get(state.label()).copied().unwrap_or_default();
             let count = i64::try_from(count).unwrap_or(i64::MAX);
             self.gauge.with_label_values(&[state.label()]).set(count);

@@ -11,6 +11,7 @@ use jiff::Timestamp;
 use prometheus::{IntCounterVec, Opts, Registry};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
 use crate::model::{NodeName, PodRef, Uid, Verdict};
@@ -177,10 +178,7 @@ impl Recorder {
         object["source"] = json!({"component": COMPONENT});
         object["reportingComponent"] = json!(COMPONENT);
         object["reportingInstance"] = json!(&*self.instance);
-        let event = Event {
-            namespace: namespace.to_owned(),
-            object,
-        };
+        let event = Event { namespace: namespace.to_owned(), object };
         if self.lane.try_send(event).is_err() {
             self.metrics.count("dropped");
         }
@@ -188,13 +186,32 @@ impl Recorder {
 }
 
 impl EventLane {
-    /// Hands each event to `create`, one after the other, until all recorders are gone.
-    pub async fn run<F, E>(mut self, create: impl Fn(Event) -> F)
+    /// Messages of the events that wait, taken out.
+    #[cfg(test)]
+    pub(crate) fn take_messages(&mut self) -> Vec<String> {
+        let mut messages = Vec::new();
+        while let Ok(event) = self.events.try_recv() {
+            messages.push(event.object["message"].as_str().unwrap_or_default().to_owned());
+        }
+        messages
+    }
+
+    /// Hands each event to `create`, one after the other. After `stop` it takes no new ones, and
+    /// ends when those that wait have been handed over.
+    pub async fn run<F, E>(mut self, create: impl Fn(Event) -> F, stop: CancellationToken)
     where
         F: Future<Output = Result<(), E>>,
         E: std::fmt::Display,
     {
-        while let Some(event) = self.events.recv().await {
+        loop {
+            let next = tokio::select! {
+                next = self.events.recv() => next,
+                () = stop.cancelled(), if !self.events.is_closed() => {
+                    self.events.close();
+                    continue;
+                }
+            };
+            let Some(event) = next else { return };
             match create(event).await {
                 Ok(()) => self.metrics.count("sent"),
                 Err(error) => {
@@ -207,9 +224,7 @@ impl EventLane {
 }
 
 fn seconds(moment: Timestamp) -> String {
-    Timestamp::from_second(moment.as_second())
-        .unwrap_or(moment)
-        .to_string()
+    Timestamp::from_second(moment.as_second()).unwrap_or(moment).to_string()
 }
 
 #[cfg(test)]
@@ -218,12 +233,7 @@ mod tests {
     use crate::model::Kept;
 
     fn pod() -> PodRef {
-        PodRef {
-            uid: Uid(7),
-            namespace: "shop".into(),
-            name: "web-0".into(),
-            node: "n1".into(),
-        }
+        PodRef { uid: Uid(7), namespace: "shop".into(), name: "web-0".into(), node: "n1".into() }
     }
 
     fn recorder() -> (Recorder, EventLane, EventMetrics) {
@@ -252,10 +262,7 @@ mod tests {
         let verdict_text = object["metadata"]["annotations"]["ostrakon.dev/verdict"].as_str();
         assert_eq!(verdict_text, Some("keep: its node has no NoExecute taint"));
         let cancelled = lane.events.recv().await.unwrap().object;
-        assert_eq!(
-            cancelled["message"],
-            "Cancelling deletion of Pod shop/web-0"
-        );
+        assert_eq!(cancelled["message"], "Cancelling deletion of Pod shop/web-0");
         assert_ne!(cancelled["metadata"]["name"], object["metadata"]["name"]);
     }
 
@@ -266,19 +273,13 @@ mod tests {
             recorder.cancelled(&pod(), &Verdict::Keep(Kept::NoTaints));
         }
         assert_eq!(metrics.results.with_label_values(&["dropped"]).get(), 3);
-        drop(recorder);
-        lane.run(|event| async move {
-            if event.object["metadata"]["name"]
-                .as_str()
-                .unwrap()
-                .ends_with('0')
-            {
-                Err("refused")
-            } else {
-                Ok(())
-            }
-        })
-        .await;
+        let create = |event: Event| async move {
+            let name = event.object["metadata"]["name"].as_str().unwrap().to_owned();
+            if name.ends_with('0') { Err("refused") } else { Ok(()) }
+        };
+        let stop = CancellationToken::new();
+        stop.cancel();
+        lane.run(create, stop).await;
         let sent = metrics.results.with_label_values(&["sent"]).get();
         let failed = metrics.results.with_label_values(&["failed"]).get();
         assert_eq!(sent + failed, LANE as u64);

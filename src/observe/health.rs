@@ -21,10 +21,7 @@ impl Readiness {
     /// Waits for one thing more.
     pub fn gate(&self, name: &'static str) -> Gate {
         self.awaited.lock().push(name);
-        Gate {
-            name,
-            readiness: self.clone(),
-        }
+        Gate { name, readiness: self.clone() }
     }
 
     /// What is still awaited; empty when the process is ready.

@@ -65,20 +65,13 @@ async fn readyz(State(endpoints): State<Endpoints>) -> (StatusCode, String) {
     if awaited.is_empty() {
         (StatusCode::OK, "ok\n".to_owned())
     } else {
-        (
-            StatusCode::SERVICE_UNAVAILABLE,
-            format!("waiting for: {}\n", awaited.join(", ")),
-        )
+        (StatusCode::SERVICE_UNAVAILABLE, format!("waiting for: {}\n", awaited.join(", ")))
     }
 }
 
 async fn metrics(State(endpoints): State<Endpoints>) -> impl IntoResponse {
     match TextEncoder::new().encode_to_string(&endpoints.registry.gather()) {
-        Ok(text) => (
-            StatusCode::OK,
-            [(CONTENT_TYPE, prometheus::TEXT_FORMAT)],
-            text,
-        ),
+        Ok(text) => (StatusCode::OK, [(CONTENT_TYPE, prometheus::TEXT_FORMAT)], text),
         Err(error) => (
             StatusCode::INTERNAL_SERVER_ERROR,
             [(CONTENT_TYPE, "text/plain")],

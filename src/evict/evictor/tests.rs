@@ -31,10 +31,7 @@ fn cause() -> Cause {
         effect: Effect::NoExecute,
         time_added: None,
     };
-    Cause {
-        taint,
-        tolerance: None,
-    }
+    Cause { taint, tolerance: None }
 }
 
 fn now() -> Verdict {
@@ -116,10 +113,7 @@ impl Requests for Fake {
             name: name.clone(),
             uid: Uid(1),
             taints: Arc::from([]),
-            ready: Ready {
-                status: ReadyStatus::True,
-                since: None,
-            },
+            ready: Ready { status: ReadyStatus::True, since: None },
             since_annotation: None,
         }))
     }
@@ -131,10 +125,7 @@ impl Notices for Fake {
     }
 
     fn failing(&self, pod: &PodRef, _: &Verdict, kind: FailureKind, _: &str) {
-        self.0
-            .lock()
-            .told
-            .push(format!("failing {pod} {}", kind.label()));
+        self.0.lock().told.push(format!("failing {pod} {}", kind.label()));
     }
 }
 
@@ -170,20 +161,11 @@ impl Bench {
             metrics,
             Clock::starting_at(noon()),
         );
-        Self {
-            world,
-            backlog,
-            registry,
-            evictor,
-        }
+        Self { world, backlog, registry, evictor }
     }
 
     fn job(&self) -> Job {
-        Job {
-            pod: pod().reference(),
-            verdict: self.world.lock().view.clone(),
-            due: Instant::now(),
-        }
+        Job { pod: pod().reference(), verdict: self.world.lock().view.clone(), due: Instant::now() }
     }
 
     async fn run(&self) -> Outcome {
@@ -217,11 +199,7 @@ impl Bench {
 }
 
 fn server_error() -> Failure {
-    Failure::Retry {
-        kind: FailureKind::Server,
-        message: "500".into(),
-        after: None,
-    }
+    Failure::Retry { kind: FailureKind::Server, message: "500".into(), after: None }
 }
 
 #[tokio::test(start_paused = true)]
@@ -230,11 +208,7 @@ async fn a_condemned_pod_is_marked_and_deleted_by_two_requests() {
     assert!(matches!(bench.run().await, Outcome::Again(_)));
     assert_eq!(bench.requests(), ["mark", "delete"]);
     assert_eq!(bench.told(), ["evicting shop/web-0"]);
-    assert_eq!(
-        bench.state(),
-        Some(State::Sent),
-        "it stays in the backlog until it is seen to go"
-    );
+    assert_eq!(bench.state(), Some(State::Sent), "it stays in the backlog until it is seen to go");
     assert!((bench.deletions() - 1.0).abs() < f64::EPSILON);
 }
 
@@ -246,18 +220,9 @@ async fn the_latency_is_counted_in_seconds_from_the_first_due_time() {
     bench.refuse("delete", server_error());
     bench.evictor.carry_out(&job).await;
     tokio::time::advance(Duration::from_secs(1)).await;
-    bench
-        .evictor
-        .carry_out(&Job {
-            due: Instant::now(),
-            ..job
-        })
-        .await;
+    bench.evictor.carry_out(&Job { due: Instant::now(), ..job }).await;
     let families = bench.registry.gather();
-    let family = families
-        .iter()
-        .find(|f| f.name().ends_with("deletion_duration_seconds"))
-        .unwrap();
+    let family = families.iter().find(|f| f.name().ends_with("deletion_duration_seconds")).unwrap();
     let sum = family.get_metric()[0].get_histogram().get_sample_sum();
     assert!((sum - 3.0).abs() < 0.1, "{sum}");
 }
@@ -278,10 +243,7 @@ async fn a_deadline_that_moved_away_is_not_due() {
     let bench = Bench::new();
     let job = bench.job();
     let deadline = Deadline::after(noon(), 60);
-    bench.world.lock().view = Verdict::EvictAt {
-        deadline,
-        cause: cause(),
-    };
+    bench.world.lock().view = Verdict::EvictAt { deadline, cause: cause() };
     assert_eq!(bench.evictor.carry_out(&job).await, Outcome::Reconsider);
     assert!(bench.requests().is_empty());
 }
@@ -320,10 +282,7 @@ async fn a_countdown_and_a_lost_watch_ask_the_api_server_too() {
     assert_eq!(bench.requests(), ["node", "mark", "delete"]);
 
     let bench = Bench::new();
-    let over = Verdict::EvictAt {
-        deadline: Deadline(noon()),
-        cause: cause(),
-    };
+    let over = Verdict::EvictAt { deadline: Deadline(noon()), cause: cause() };
     bench.world.lock().view = over.clone();
     bench.world.lock().live = over;
     bench.run().await;
@@ -346,16 +305,7 @@ async fn pods_of_one_node_share_one_read_of_it() {
     assert_eq!(requests.iter().filter(|r| **r == "node").count(), 1);
     assert_eq!(requests.iter().filter(|r| **r == "delete").count(), 20);
     tokio::time::advance(Duration::from_millis(1500)).await;
-    bench
-        .evictor
-        .carry_out(&Job {
-            pod: PodRef {
-                uid: Uid(99),
-                ..job.pod
-            },
-            ..job
-        })
-        .await;
+    bench.evictor.carry_out(&Job { pod: PodRef { uid: Uid(99), ..job.pod }, ..job }).await;
     assert_eq!(bench.requests()[0], "node", "an old answer is not used");
 }
 
@@ -381,19 +331,8 @@ async fn a_condition_that_is_there_is_not_written_again() {
     assert_eq!(bench.requests(), ["mark", "delete"]);
     tokio::time::advance(Duration::from_secs(1)).await;
     bench.run().await;
-    assert_eq!(
-        bench.requests(),
-        ["node", "delete"],
-        "marked, although the view lags"
-    );
-    assert_eq!(
-        bench
-            .told()
-            .iter()
-            .filter(|t| t.starts_with("evicting"))
-            .count(),
-        1
-    );
+    assert_eq!(bench.requests(), ["node", "delete"], "marked, although the view lags");
+    assert_eq!(bench.told().iter().filter(|t| t.starts_with("evicting")).count(), 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -413,20 +352,11 @@ async fn every_kind_of_failure_is_tried_again_for_ever_with_growing_pauses() {
         let bench = Bench::new();
         let kind = FailureKind::of_code(code);
         for n in 0..40 {
-            let failure = Failure::Retry {
-                kind,
-                message: code.to_string(),
-                after: None,
-            };
+            let failure = Failure::Retry { kind, message: code.to_string(), after: None };
             bench.refuse("delete", failure);
-            let Outcome::Again(pause) = bench.run().await else {
-                panic!("{code}: lost")
-            };
+            let Outcome::Again(pause) = bench.run().await else { panic!("{code}: lost") };
             let most = Duration::from_millis(250).saturating_mul(1 << n.min(20));
-            assert!(
-                pause <= most.min(Duration::from_secs(120)),
-                "{code} {n}: {pause:?}"
-            );
+            assert!(pause <= most.min(Duration::from_secs(120)), "{code} {n}: {pause:?}");
             assert_eq!(bench.state(), Some(State::Failing(kind)));
             tokio::time::advance(pause).await;
         }
@@ -434,11 +364,7 @@ async fn every_kind_of_failure_is_tried_again_for_ever_with_growing_pauses() {
         let warned = told.iter().filter(|t| t.starts_with("failing")).count();
         assert_eq!(warned, 1, "one warning per pod and cause: {told:?}");
         bench.run().await;
-        assert_eq!(
-            bench.state(),
-            Some(State::Sent),
-            "{code}: gone once the cause is mended"
-        );
+        assert_eq!(bench.state(), Some(State::Sent), "{code}: gone once the cause is mended");
     }
 }
 
@@ -448,18 +374,10 @@ async fn the_servers_wish_to_wait_is_honoured() {
     let after = Some(Duration::from_secs(30));
     bench.refuse(
         "mark",
-        Failure::Retry {
-            kind: FailureKind::Throttled,
-            message: "x".into(),
-            after,
-        },
+        Failure::Retry { kind: FailureKind::Throttled, message: "x".into(), after },
     );
     assert_eq!(bench.run().await, Outcome::Again(Duration::from_secs(30)));
-    assert_eq!(
-        bench.requests(),
-        ["mark"],
-        "not deleted without its condition"
-    );
+    assert_eq!(bench.requests(), ["mark"], "not deleted without its condition");
 }
 
 #[tokio::test(start_paused = true)]
@@ -481,11 +399,7 @@ async fn a_conflict_is_looked_into() {
     bench.world.lock().presence = Ok(Presence::Gone);
     bench.run().await;
     assert_eq!(bench.requests(), ["mark", "delete", "presence"]);
-    assert_eq!(
-        bench.state(),
-        Some(State::Sent),
-        "another pod has the name: gone"
-    );
+    assert_eq!(bench.state(), Some(State::Sent), "another pod has the name: gone");
 
     let bench = Bench::new();
     bench.refuse("mark", Failure::Conflict("lost a race".into()));
