@@ -266,6 +266,23 @@ mod tests {
     }
 
     #[test]
+    fn the_outage_of_a_gap_is_no_anchor_before_the_return_was_looked_at() {
+        let gap = Anchors {
+            first_seen: Vec::new(),
+            outage: Some(Outage {
+                since: at(0),
+                through: at(0),
+                gap_from: Some(at(50)),
+            }),
+        };
+        let anchor = since(&gap, &not_ready(70));
+        assert_eq!(
+            (anchor.at, anchor.source),
+            (at(70), AnchorSource::TimeAdded)
+        );
+    }
+
+    #[test]
     fn a_gap_is_to_be_looked_at_when_it_has_become_too_long() {
         let gap = |gap_from| Anchors {
             first_seen: Vec::new(),

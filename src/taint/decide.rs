@@ -23,8 +23,8 @@ use super::matching::used;
 ///   taint is named.
 /// - If a taint is tolerated for 0 seconds or less, the pod goes now.
 /// - Otherwise it goes at the earliest of `max(since, bound) + seconds` over the taints that are
-///   tolerated for a time, where `since` is [`since`](fn@since) and `bound` is [`Pod::bound`]; of equal ones,
-///   the first taint is named. The sum saturates.
+///   tolerated for a time, where `since` is that of [`anchor`](super::anchor::since) and `bound` is
+///   [`Pod::bound`]; of equal ones, the first taint is named. The sum saturates.
 /// - If each is tolerated for ever, it stays.
 ///
 /// `anchors` must be of this version of the node (see [`advance`](super::advance)).
@@ -268,6 +268,15 @@ mod tests {
             let expected = cause(&taint("k", ""), tolerated(1, seconds, None));
             assert_eq!(verdict, Verdict::EvictNow(expected));
         }
+    }
+
+    #[test]
+    fn of_several_taints_tolerated_for_no_time_the_first_is_named() {
+        let tolerating = pod("a").tolerating(exists("").lasting(0));
+        let node = node("n1").tainted(taint("z", "")).tainted(taint("a", ""));
+        let verdict = decide(&tolerating, &node, &Anchors::default());
+        let expected = cause(&taint("z", ""), tolerated(0, 0, None));
+        assert_eq!(verdict, Verdict::EvictNow(expected));
     }
 
     #[test]
