@@ -15,8 +15,12 @@
 //! It knows nothing of what it carries: no taint, no pod, no API server. It must never do I/O,
 //! never hold back a key that was added, and never have the same key handled twice at once.
 
+mod dispatch;
 mod shard;
 mod work_queue;
+mod workers;
 
+pub use dispatch::{Handler, Sharded};
 pub use shard::{SHARDS, shard_of};
 pub use work_queue::WorkQueue;
+pub use workers::{Failure, Pipeline, ShardLoad};
