@@ -17,10 +17,12 @@
 
 mod dispatch;
 mod shard;
+mod timed;
 mod work_queue;
 mod workers;
 
 pub use dispatch::{Handler, Sharded};
 pub use shard::{SHARDS, shard_of};
+pub use timed::{Armed, Fired, Outcome, Scheduled, TimedQueue, Token};
 pub use work_queue::WorkQueue;
 pub use workers::{Failure, Pipeline, ShardLoad};
