@@ -54,10 +54,7 @@ fn the_room_agrees_with_the_rules() {
         "finished",
         "terminating",
     ] {
-        assert!(
-            met.get(kind).is_some_and(|times| *times >= 5),
-            "{kind} in {met:?}"
-        );
+        assert!(met.get(kind).is_some_and(|times| *times >= 5), "{kind} in {met:?}");
     }
 }
 
@@ -76,28 +73,15 @@ fn the_compat_profile_agrees_with_its_rules() {
         })
         .unwrap();
     let met = met.into_inner();
-    for kind in [
-        "untolerated",
-        "at once",
-        "observed",
-        "tolerated",
-        "no taints",
-        "terminating",
-    ] {
-        assert!(
-            met.get(kind).is_some_and(|times| *times >= 5),
-            "{kind} in {met:?}"
-        );
+    for kind in ["untolerated", "at once", "observed", "tolerated", "no taints", "terminating"] {
+        assert!(met.get(kind).is_some_and(|times| *times >= 5), "{kind} in {met:?}");
     }
 }
 
 /// So many cases, whose failures are told but not written down: a runner of one's own does not
 /// know the source file beside which to do so.
 fn cases(number: u32) -> Config {
-    Config {
-        failure_persistence: None,
-        ..Config::with_cases(number)
-    }
+    Config { failure_persistence: None, ..Config::with_cases(number) }
 }
 
 /// When the pod goes, without the reason.
@@ -277,9 +261,6 @@ fn random_histories_have_outages_gaps_and_recoveries() {
         .unwrap();
     let met = met.into_inner();
     for kind in ["bridged", "broken", "dropped", "gap", "moved on"] {
-        assert!(
-            met.get(kind).is_some_and(|times| *times >= 5),
-            "{kind} in {met:?}"
-        );
+        assert!(met.get(kind).is_some_and(|times| *times >= 5), "{kind} in {met:?}");
     }
 }

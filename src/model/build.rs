@@ -80,11 +80,7 @@ pub(crate) fn equal(key: &str, value: &str) -> Toleration {
 
 /// A toleration with an operator that compares, for ever.
 pub(crate) fn comparing(key: &str, operator: Operator, value: &str) -> Toleration {
-    Toleration {
-        operator,
-        value: Arc::from(value),
-        ..exists(key)
-    }
+    Toleration { operator, value: Arc::from(value), ..exists(key) }
 }
 
 impl Toleration {
@@ -137,10 +133,7 @@ pub(crate) fn node(name: &str) -> Node {
         name: NodeName::from(name),
         uid: uid(name),
         taints: Arc::from([]),
-        ready: Ready {
-            status: ReadyStatus::True,
-            since: Some(at(-9000)),
-        },
+        ready: Ready { status: ReadyStatus::True, since: Some(at(-9000)) },
         since_annotation: None,
     }
 }
@@ -154,10 +147,7 @@ impl Node {
 
     /// With this Ready status since so many seconds after noon.
     pub(crate) fn ready_is(mut self, status: ReadyStatus, seconds: i64) -> Self {
-        self.ready = Ready {
-            status,
-            since: Some(at(seconds)),
-        };
+        self.ready = Ready { status, since: Some(at(seconds)) };
         self
     }
 

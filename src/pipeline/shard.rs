@@ -22,9 +22,7 @@ pub fn shard_of(node_name: &str) -> usize {
 }
 
 fn fnv1a(bytes: &[u8]) -> u32 {
-    bytes.iter().fold(OFFSET_BASIS, |hash, &byte| {
-        (hash ^ u32::from(byte)).wrapping_mul(PRIME)
-    })
+    bytes.iter().fold(OFFSET_BASIS, |hash, &byte| (hash ^ u32::from(byte)).wrapping_mul(PRIME))
 }
 
 #[cfg(test)]

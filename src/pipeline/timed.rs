@@ -104,9 +104,7 @@ where
 {
     /// An empty queue.
     pub fn new() -> Self {
-        Self {
-            table: Mutex::new(Table::new()),
-        }
+        Self { table: Mutex::new(Table::new()) }
     }
 
     /// Makes `key` due at `due`, with `value`, instead of what it was armed with before. A `due`
@@ -135,10 +133,7 @@ where
     pub async fn next(&self) -> Fired<K, V> {
         // In a storm of due keys the runtime's other tasks must get their turn.
         cooperative(std::future::poll_fn(|cx| {
-            self.table
-                .lock()
-                .poll_next(cx)
-                .map_or(Poll::Pending, Poll::Ready)
+            self.table.lock().poll_next(cx).map_or(Poll::Pending, Poll::Ready)
         }))
         .await
     }

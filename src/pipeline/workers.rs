@@ -217,10 +217,9 @@ impl<N: Sharded, P: Sharded> Pipeline<N, P> {
             // What the panic left half done is not looked at again: everything stops.
             match catch_unwind(AssertUnwindSafe(body)) {
                 Ok(()) => control.stop(),
-                Err(panic) => control.fail(Failure {
-                    thread: name,
-                    message: message(panic.as_ref()),
-                }),
+                Err(panic) => {
+                    control.fail(Failure { thread: name, message: message(panic.as_ref()) })
+                }
             }
         })?;
         self.threads.lock().push(thread);

@@ -67,10 +67,7 @@ pub fn advance(past: Past<'_>, node: &Node, now: Timestamp) -> Anchors {
     // Sorted, so that taints which change places do not change the record.
     first_seen.sort_unstable_by(|a, b| (&a.key, &a.value).cmp(&(&b.key, &b.value)));
     first_seen.dedup_by(|a, b| a.key == b.key && a.value == b.value);
-    let mut anchors = Anchors {
-        first_seen,
-        outage: None,
-    };
+    let mut anchors = Anchors { first_seen, outage: None };
     let outage_taints = no_execute(&node.taints).filter(|taint| taint.is_outage());
     let present = Span::of(outage_taints.map(|taint| own(&anchors, taint).at));
     anchors.outage = outage::advance(past, present, node.ready, now);
@@ -85,10 +82,7 @@ pub fn since(anchors: &Anchors, taint: &Taint) -> Anchor {
     let own = own(anchors, taint);
     match anchors.outage {
         Some(outage) if outage.gap_from.is_none() && outage.since < own.at && taint.is_outage() => {
-            Anchor {
-                at: outage.since,
-                source: AnchorSource::Outage,
-            }
+            Anchor { at: outage.since, source: AnchorSource::Outage }
         }
         _ => own,
     }
@@ -110,10 +104,7 @@ pub(super) fn needs_record(taint: &Taint) -> bool {
 /// The anchor of a taint by itself, whatever the outage.
 fn own(anchors: &Anchors, taint: &Taint) -> Anchor {
     match taint.time_added {
-        Some(at) => Anchor {
-            at,
-            source: AnchorSource::TimeAdded,
-        },
+        Some(at) => Anchor { at, source: AnchorSource::TimeAdded },
         None => Anchor {
             at: first_sight(anchors, taint).unwrap_or(Timestamp::MAX),
             source: AnchorSource::FirstSeen,
@@ -134,18 +125,11 @@ mod tests {
     use crate::model::{Effect, Outage, ReadyStatus};
 
     fn seen(key: &str, value: &str, seconds: i64) -> FirstSeen {
-        FirstSeen {
-            key: key.into(),
-            value: value.into(),
-            since: at(seconds),
-        }
+        FirstSeen { key: key.into(), value: value.into(), since: at(seconds) }
     }
 
     fn sights(first_seen: Vec<FirstSeen>) -> Anchors {
-        Anchors {
-            first_seen,
-            outage: None,
-        }
+        Anchors { first_seen, outage: None }
     }
 
     #[test]
@@ -155,10 +139,7 @@ mod tests {
         let anchors = advance(Past::Unknown, &node, at(0));
         assert_eq!(anchors, Anchors::default());
         let anchor = since(&anchors, &tainted);
-        assert_eq!(
-            (anchor.at, anchor.source),
-            (at(-30), AnchorSource::TimeAdded)
-        );
+        assert_eq!((anchor.at, anchor.source), (at(-30), AnchorSource::TimeAdded));
     }
 
     #[test]
@@ -207,9 +188,7 @@ mod tests {
 
     #[test]
     fn a_record_counts_at_the_first_sight_of_the_node() {
-        let node = node("n1")
-            .tainted(taint("k", "v"))
-            .tainted(taint("new", ""));
+        let node = node("n1").tainted(taint("k", "v")).tainted(taint("new", ""));
         let record = sights(vec![
             seen("gone", "", -900),
             seen("k", "other", -800),
@@ -217,10 +196,7 @@ mod tests {
             seen("k", "v", -400),
         ]);
         let anchors = advance(Past::Recorded(&record), &node, at(0));
-        assert_eq!(
-            anchors,
-            sights(vec![seen("k", "v", -400), seen("new", "", 0)])
-        );
+        assert_eq!(anchors, sights(vec![seen("k", "v", -400), seen("new", "", 0)]));
     }
 
     #[test]
@@ -269,28 +245,17 @@ mod tests {
     fn the_outage_of_a_gap_is_no_anchor_before_the_return_was_looked_at() {
         let gap = Anchors {
             first_seen: Vec::new(),
-            outage: Some(Outage {
-                since: at(0),
-                through: at(0),
-                gap_from: Some(at(50)),
-            }),
+            outage: Some(Outage { since: at(0), through: at(0), gap_from: Some(at(50)) }),
         };
         let anchor = since(&gap, &not_ready(70));
-        assert_eq!(
-            (anchor.at, anchor.source),
-            (at(70), AnchorSource::TimeAdded)
-        );
+        assert_eq!((anchor.at, anchor.source), (at(70), AnchorSource::TimeAdded));
     }
 
     #[test]
     fn a_gap_is_to_be_looked_at_when_it_has_become_too_long() {
         let gap = |gap_from| Anchors {
             first_seen: Vec::new(),
-            outage: Some(Outage {
-                since: at(0),
-                through: at(0),
-                gap_from,
-            }),
+            outage: Some(Outage { since: at(0), through: at(0), gap_from }),
         };
         assert_eq!(gap_deadline(&gap(Some(at(100)))), Some(at(160)));
         assert_eq!(gap_deadline(&gap(None)), None);

@@ -46,11 +46,7 @@ pub fn decide(pod: &Pod, node: &Node, anchors: &Anchors) -> Verdict {
         let Some(seconds) = toleration.seconds else {
             continue;
         };
-        let mut tolerance = Tolerance {
-            index,
-            seconds,
-            anchor: None,
-        };
+        let mut tolerance = Tolerance { index, seconds, anchor: None };
         if seconds <= 0 {
             at_once.get_or_insert((taint, tolerance));
             continue;
@@ -64,31 +60,20 @@ pub fn decide(pod: &Pod, node: &Node, anchors: &Anchors) -> Verdict {
     }
     match (at_once, soonest) {
         (Some((taint, tolerance)), _) => Verdict::EvictNow(cause(taint, Some(tolerance))),
-        (None, Some((deadline, taint, tolerance))) => Verdict::EvictAt {
-            deadline,
-            cause: cause(taint, Some(tolerance)),
-        },
+        (None, Some((deadline, taint, tolerance))) => {
+            Verdict::EvictAt { deadline, cause: cause(taint, Some(tolerance)) }
+        }
         (None, None) => Verdict::Keep(kept),
     }
 }
 
 /// A pod that came to the node after the taint gets all its seconds: it knew what it came to.
 fn not_before_bound(pod: &Pod, since: Anchor) -> Anchor {
-    if pod.bound > since.at {
-        Anchor {
-            at: pod.bound,
-            source: AnchorSource::Bound,
-        }
-    } else {
-        since
-    }
+    if pod.bound > since.at { Anchor { at: pod.bound, source: AnchorSource::Bound } } else { since }
 }
 
 pub(super) fn cause(taint: &Taint, tolerance: Option<Tolerance>) -> Cause {
-    Cause {
-        taint: taint.clone(),
-        tolerance,
-    }
+    Cause { taint: taint.clone(), tolerance }
 }
 
 #[cfg(test)]
@@ -100,22 +85,14 @@ mod tests {
 
     fn first_seen(key: &str, seconds: i64) -> Anchors {
         Anchors {
-            first_seen: vec![FirstSeen {
-                key: key.into(),
-                value: "".into(),
-                since: at(seconds),
-            }],
+            first_seen: vec![FirstSeen { key: key.into(), value: "".into(), since: at(seconds) }],
             outage: None,
         }
     }
 
     fn outage_since(seconds: i64) -> Anchors {
         Anchors {
-            outage: Some(Outage {
-                since: at(seconds),
-                through: at(seconds),
-                gap_from: None,
-            }),
+            outage: Some(Outage { since: at(seconds), through: at(seconds), gap_from: None }),
             ..Anchors::default()
         }
     }
@@ -128,10 +105,7 @@ mod tests {
         anchor: i64,
         from: AnchorSource,
     ) -> Verdict {
-        let anchor = Some(Anchor {
-            at: at(anchor),
-            source: from,
-        });
+        let anchor = Some(Anchor { at: at(anchor), source: from });
         Verdict::EvictAt {
             deadline: Deadline(at(deadline)),
             cause: cause(taint, tolerated(0, seconds, anchor)),
@@ -140,11 +114,7 @@ mod tests {
 
     #[allow(clippy::unnecessary_wraps)]
     fn tolerated(index: usize, seconds: i64, anchor: Option<Anchor>) -> Option<Tolerance> {
-        Some(Tolerance {
-            index,
-            seconds,
-            anchor,
-        })
+        Some(Tolerance { index, seconds, anchor })
     }
 
     #[test]
@@ -171,10 +141,7 @@ mod tests {
             &node("n1").tainted(tainted.clone()),
             &first_seen("k", -1000),
         );
-        assert_eq!(
-            verdict,
-            goes_at(340, &tainted, 300, 40, AnchorSource::TimeAdded)
-        );
+        assert_eq!(verdict, goes_at(340, &tainted, 300, 40, AnchorSource::TimeAdded));
     }
 
     #[test]
@@ -184,10 +151,7 @@ mod tests {
             &node("n1").tainted(taint("k", "")),
             &first_seen("k", 7),
         );
-        assert_eq!(
-            verdict,
-            goes_at(307, &taint("k", ""), 300, 7, AnchorSource::FirstSeen)
-        );
+        assert_eq!(verdict, goes_at(307, &taint("k", ""), 300, 7, AnchorSource::FirstSeen));
     }
 
     #[test]
@@ -195,17 +159,11 @@ mod tests {
         let tolerating = pod("a").tolerating(exists("").lasting(300));
         let anchors = outage_since(10);
         let verdict = decide(&tolerating, &node("n1").tainted(not_ready(90)), &anchors);
-        assert_eq!(
-            verdict,
-            goes_at(310, &not_ready(90), 300, 10, AnchorSource::Outage)
-        );
+        assert_eq!(verdict, goes_at(310, &not_ready(90), 300, 10, AnchorSource::Outage));
 
         let other = taint("k", "").added_at(90);
         let verdict = decide(&tolerating, &node("n1").tainted(other.clone()), &anchors);
-        assert_eq!(
-            verdict,
-            goes_at(390, &other, 300, 90, AnchorSource::TimeAdded)
-        );
+        assert_eq!(verdict, goes_at(390, &other, 300, 90, AnchorSource::TimeAdded));
     }
 
     #[test]
@@ -213,20 +171,12 @@ mod tests {
         let tainted = taint("k", "").added_at(40);
         let node = node("n1").tainted(tainted.clone());
         let tolerating = pod("a").tolerating(exists("k").lasting(300));
-        let verdict = |bound| {
-            decide(
-                &tolerating.clone().bound_at(bound),
-                &node,
-                &Anchors::default(),
-            )
-        };
+        let verdict =
+            |bound| decide(&tolerating.clone().bound_at(bound), &node, &Anchors::default());
         let by_taint = goes_at(340, &tainted, 300, 40, AnchorSource::TimeAdded);
         assert_eq!(verdict(39), by_taint);
         assert_eq!(verdict(40), by_taint);
-        assert_eq!(
-            verdict(41),
-            goes_at(341, &tainted, 300, 41, AnchorSource::Bound)
-        );
+        assert_eq!(verdict(41), goes_at(341, &tainted, 300, 41, AnchorSource::Bound));
     }
 
     #[test]
@@ -242,9 +192,8 @@ mod tests {
 
     #[test]
     fn an_untolerated_taint_outdoes_all_others_wherever_it_stands() {
-        let tolerating = pod("a")
-            .tolerating(exists("zero").lasting(0))
-            .tolerating(exists("timed").lasting(5));
+        let tolerating =
+            pod("a").tolerating(exists("zero").lasting(0)).tolerating(exists("timed").lasting(5));
         let node = node("n1")
             .tainted(taint("timed", "").added_at(0))
             .tainted(taint("zero", "").added_at(0))
@@ -261,9 +210,7 @@ mod tests {
             let tolerating = pod("a")
                 .tolerating(exists("timed").lasting(5))
                 .tolerating(exists("k").lasting(seconds));
-            let node = node("n1")
-                .tainted(taint("timed", "").added_at(0))
-                .tainted(taint("k", ""));
+            let node = node("n1").tainted(taint("timed", "").added_at(0)).tainted(taint("k", ""));
             let verdict = decide(&tolerating, &node, &Anchors::default());
             let expected = cause(&taint("k", ""), tolerated(1, seconds, None));
             assert_eq!(verdict, Verdict::EvictNow(expected));
@@ -281,13 +228,10 @@ mod tests {
 
     #[test]
     fn the_earliest_deadline_wins_though_its_seconds_are_more() {
-        let tolerating = pod("a")
-            .tolerating(exists("late").lasting(10))
-            .tolerating(exists("early").lasting(60));
+        let tolerating =
+            pod("a").tolerating(exists("late").lasting(10)).tolerating(exists("early").lasting(60));
         let early = taint("early", "").added_at(0);
-        let node = node("n1")
-            .tainted(taint("late", "").added_at(100))
-            .tainted(early.clone());
+        let node = node("n1").tainted(taint("late", "").added_at(100)).tainted(early.clone());
         let Verdict::EvictAt { deadline, cause } = decide(&tolerating, &node, &Anchors::default())
         else {
             panic!("it has a deadline");
@@ -300,9 +244,7 @@ mod tests {
     fn of_equal_deadlines_the_first_taint_is_named() {
         let tolerating = pod("a").tolerating(exists("").lasting(10));
         let first = taint("z", "").added_at(0);
-        let node = node("n1")
-            .tainted(first.clone())
-            .tainted(taint("a", "").added_at(0));
+        let node = node("n1").tainted(first.clone()).tainted(taint("a", "").added_at(0));
         let verdict = decide(&tolerating, &node, &Anchors::default());
         assert_eq!(verdict.cause().map(|cause| &cause.taint), Some(&first));
     }
@@ -326,9 +268,7 @@ mod tests {
 
     #[test]
     fn a_toleration_that_no_taint_uses_has_no_say() {
-        let tolerating = pod("a")
-            .tolerating(exists("absent").lasting(0))
-            .tolerating(exists("k"));
+        let tolerating = pod("a").tolerating(exists("absent").lasting(0)).tolerating(exists("k"));
         let tainted = node("n1").tainted(taint("k", ""));
         let verdict = decide(&tolerating, &tainted, &Anchors::default());
         assert_eq!(verdict, Verdict::Keep(Kept::Tolerated));

@@ -29,9 +29,7 @@ pub fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
 
 /// The taints that remove pods: those with effect NoExecute, in their order.
 pub fn no_execute(taints: &[Taint]) -> impl Iterator<Item = &Taint> {
-    taints
-        .iter()
-        .filter(|taint| taint.effect == Effect::NoExecute)
+    taints.iter().filter(|taint| taint.effect == Effect::NoExecute)
 }
 
 /// A toleration, and its index in the pod's spec.
@@ -45,10 +43,7 @@ pub(super) fn used<'a>(
 ) -> impl Iterator<Item = (&'a Taint, Option<Used<'a>>)> {
     no_execute(&node.taints).map(|taint| {
         let mut tolerations = pod.tolerations.iter().enumerate();
-        (
-            taint,
-            tolerations.find(|(_, toleration)| tolerates(toleration, taint)),
-        )
+        (taint, tolerations.find(|(_, toleration)| tolerates(toleration, taint)))
     })
 }
 

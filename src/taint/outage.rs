@@ -45,10 +45,7 @@ impl Span {
     pub(super) fn of(anchors: impl Iterator<Item = Timestamp>) -> Option<Self> {
         anchors.fold(None, |span, at| {
             let (first, last) = span.map_or((at, at), |span: Self| (span.first, span.last));
-            Some(Self {
-                first: first.min(at),
-                last: last.max(at),
-            })
+            Some(Self { first: first.min(at), last: last.max(at) })
         })
     }
 }
@@ -66,15 +63,10 @@ pub(super) fn advance(
             through: outage.through.max(span.last),
             gap_from: None,
         }),
-        (None, Some(span)) => Some(Outage {
-            since: span.first,
-            through: span.last,
-            gap_from: None,
-        }),
-        (Some(outage), None) => Some(Outage {
-            gap_from: outage.gap_from.or(Some(now)),
-            ..outage
-        }),
+        (None, Some(span)) => {
+            Some(Outage { since: span.first, through: span.last, gap_from: None })
+        }
+        (Some(outage), None) => Some(Outage { gap_from: outage.gap_from.or(Some(now)), ..outage }),
         (None, None) => None,
     }
 }
@@ -116,18 +108,11 @@ mod tests {
     use ReadyStatus::{False, True, Unknown};
 
     fn outage(since: i64, through: i64, gap_from: Option<i64>) -> Outage {
-        Outage {
-            since: at(since),
-            through: at(through),
-            gap_from: gap_from.map(at),
-        }
+        Outage { since: at(since), through: at(through), gap_from: gap_from.map(at) }
     }
 
     fn anchors(outage: Outage) -> Anchors {
-        Anchors {
-            first_seen: Vec::new(),
-            outage: Some(outage),
-        }
+        Anchors { first_seen: Vec::new(), outage: Some(outage) }
     }
 
     fn taints(seconds: &[i64]) -> Option<Span> {
@@ -135,10 +120,7 @@ mod tests {
     }
 
     fn ready(status: ReadyStatus, since: i64) -> Ready {
-        Ready {
-            status,
-            since: Some(at(since)),
-        }
+        Ready { status, since: Some(at(since)) }
     }
 
     fn watched(past: Outage, present: &[i64], ready: Ready, now: i64) -> Option<Outage> {
@@ -198,14 +180,8 @@ mod tests {
     fn a_gap_of_59_s_does_not_break_it_and_one_of_60_s_does() {
         let gap = outage(0, 0, Some(100));
         let unready = ready(False, -5);
-        assert_eq!(
-            watched(gap, &[159], unready, 159),
-            Some(outage(0, 159, None))
-        );
-        assert_eq!(
-            watched(gap, &[159], unready, 160),
-            Some(outage(159, 159, None))
-        );
+        assert_eq!(watched(gap, &[159], unready, 159), Some(outage(0, 159, None)));
+        assert_eq!(watched(gap, &[159], unready, 160), Some(outage(159, 159, None)));
         assert_eq!(watched(gap, &[], unready, 159), Some(gap));
         assert_eq!(watched(gap, &[], unready, 160), None);
     }
@@ -247,10 +223,7 @@ mod tests {
         assert_eq!(recorded(past, &[80], ready(False, 51), 99), another);
         assert_eq!(recorded(past, &[80], ready(Unknown, 70), 99), another);
         assert_eq!(recorded(past, &[80], ready(True, -5), 99), another);
-        let silent = Ready {
-            status: Unknown,
-            since: None,
-        };
+        let silent = Ready { status: Unknown, since: None };
         assert_eq!(recorded(past, &[80], silent, 99), another);
     }
 

@@ -141,9 +141,7 @@ pub fn wanted<'a>(
     node: &Node,
     pods: impl IntoIterator<Item = &'a Pod>,
 ) -> Option<String> {
-    let in_gap = anchors
-        .outage
-        .is_some_and(|outage| outage.gap_from.is_some());
+    let in_gap = anchors.outage.is_some_and(|outage| outage.gap_from.is_some());
     let keep = in_gap && tells_of_outage(node);
     let wanted = keep || pods.into_iter().any(|pod| depends(pod, node));
     wanted.then(|| render(anchors))
@@ -173,10 +171,8 @@ fn depends(pod: &Pod, node: &Node) -> bool {
 }
 
 fn time(field: impl FnOnce() -> String, text: &str) -> Result<Timestamp, RecordError> {
-    text.parse().map_err(|_| RecordError::Time {
-        field: field(),
-        text: text.chars().take(64).collect(),
-    })
+    text.parse()
+        .map_err(|_| RecordError::Time { field: field(), text: text.chars().take(64).collect() })
 }
 
 #[cfg(test)]
@@ -197,11 +193,7 @@ mod tests {
                 seen("a/b", "", "2026-01-01T12:00:00.123456789Z"),
                 seen("a/b", "say \"hi\"", "2026-01-01T12:00:00Z"),
             ],
-            outage: Some(Outage {
-                since: at(-60),
-                through: at(60),
-                gap_from: None,
-            }),
+            outage: Some(Outage { since: at(-60), through: at(60), gap_from: None }),
         }
     }
 
@@ -250,27 +242,12 @@ mod tests {
             ("yesterday", "line 1 column 1"),
             ("[1]", "invalid type"),
             (r#"{"taints":{}}"#, "expected a sequence"),
-            (
-                r#"{"taints":[{"since":"2026-01-01T12:00:00Z"}]}"#,
-                "missing field `key`",
-            ),
+            (r#"{"taints":[{"since":"2026-01-01T12:00:00Z"}]}"#, "missing field `key`"),
             (r#"{"taints":[{"key":"k"}]}"#, "missing field `since`"),
-            (
-                r#"{"taints":[{"key":"k","since":1767268800}]}"#,
-                "expected a string",
-            ),
-            (
-                r#"{"taints":[{"key":7,"since":"2026-01-01T12:00:00Z"}]}"#,
-                "expected a string",
-            ),
-            (
-                r#"{"taints":[{"key":"k","since":"noon"}]}"#,
-                r#"taints[0].since is "noon""#,
-            ),
-            (
-                r#"{"outage":{"since":"2026-01-01T12:00:00Z"}}"#,
-                "missing field `through`",
-            ),
+            (r#"{"taints":[{"key":"k","since":1767268800}]}"#, "expected a string"),
+            (r#"{"taints":[{"key":7,"since":"2026-01-01T12:00:00Z"}]}"#, "expected a string"),
+            (r#"{"taints":[{"key":"k","since":"noon"}]}"#, r#"taints[0].since is "noon""#),
+            (r#"{"outage":{"since":"2026-01-01T12:00:00Z"}}"#, "missing field `through`"),
             (
                 r#"{"outage":{"since":"2026-01-01T12:00:00Z","through":"2026-13-01T12:00:00Z"}}"#,
                 "outage.through",
@@ -349,13 +326,9 @@ mod tests {
 
     #[test]
     fn it_is_wanted_although_another_taint_decides_for_now() {
-        let node = node("n1")
-            .tainted(taint("k", ""))
-            .tainted(taint("z", "").added_at(0));
+        let node = node("n1").tainted(taint("k", "")).tainted(taint("z", "").added_at(0));
         let anchors = advance(Past::Unknown, &node, at(0));
-        let pod = pod("a")
-            .tolerating(exists("k").lasting(300))
-            .tolerating(exists("z").lasting(10));
+        let pod = pod("a").tolerating(exists("k").lasting(300)).tolerating(exists("z").lasting(10));
         assert!(wanted(&anchors, &node, [&pod]).is_some());
     }
 
@@ -363,11 +336,7 @@ mod tests {
     fn it_stays_through_a_gap_if_it_tells_of_the_outage_and_is_not_written_then() {
         let gap = Anchors {
             first_seen: Vec::new(),
-            outage: Some(Outage {
-                since: at(0),
-                through: at(0),
-                gap_from: Some(at(50)),
-            }),
+            outage: Some(Outage { since: at(0), through: at(0), gap_from: Some(at(50)) }),
         };
         let untainted = node("n1").ready_is(ReadyStatus::False, -5);
         let text = render(&gap);

@@ -157,10 +157,7 @@ mod with_a_countdown_of_300_s {
     fn removing_all_no_execute_taints_cancels() {
         assert_eq!(eyes().see(5, &a(300), &n()), (Never, Never));
         let harmless = t(1).with(Effect::NoSchedule);
-        assert_eq!(
-            eyes().see(5, &a(300), &n().tainted(harmless)),
-            (Never, Never)
-        );
+        assert_eq!(eyes().see(5, &a(300), &n().tainted(harmless)), (Never, Never));
     }
 
     #[test]
@@ -186,10 +183,7 @@ mod with_a_countdown_of_300_s {
 
     #[test]
     fn a_swap_of_not_ready_and_unreachable_keeps_the_countdown() {
-        for swap in [
-            [not_ready(0), unreachable(50)],
-            [unreachable(0), not_ready(50)],
-        ] {
+        for swap in [[not_ready(0), unreachable(50)], [unreachable(0), not_ready(50)]] {
             let [first, second] = swap;
             let pod = pod("a")
                 .tolerating(exists(Taint::NOT_READY).lasting(300))
@@ -209,9 +203,8 @@ mod as_taints_come_and_go {
 
     #[test]
     fn a_second_taint_with_fewer_seconds_shortens_here_and_not_upstream() {
-        let pod = pod("a")
-            .tolerating(tolerates(1).lasting(3600))
-            .tolerating(tolerates(2).lasting(10));
+        let pod =
+            pod("a").tolerating(tolerates(1).lasting(3600)).tolerating(tolerates(2).lasting(10));
         let mut eyes = Eyes::default();
         let seen = eyes.see(0, &pod, &n().tainted(t(1)));
         assert_eq!(seen, (At(3600), At(3600)));
@@ -221,9 +214,8 @@ mod as_taints_come_and_go {
 
     #[test]
     fn removing_the_stricter_of_two_taints_lengthens_here_and_not_upstream() {
-        let pod = pod("a")
-            .tolerating(tolerates(1).lasting(10))
-            .tolerating(tolerates(2).lasting(300));
+        let pod =
+            pod("a").tolerating(tolerates(1).lasting(10)).tolerating(tolerates(2).lasting(300));
         let mut eyes = Eyes::default();
         let seen = eyes.see(0, &pod, &n().tainted(t(1)).tainted(t(2)));
         assert_eq!(seen, (At(10), At(10)));
@@ -232,9 +224,8 @@ mod as_taints_come_and_go {
 
     #[test]
     fn replacing_a_taint_counts_the_new_one_here_and_not_upstream() {
-        let pod = pod("a")
-            .tolerating(tolerates(1).lasting(10))
-            .tolerating(tolerates(2).lasting(300));
+        let pod =
+            pod("a").tolerating(tolerates(1).lasting(10)).tolerating(tolerates(2).lasting(300));
         let mut eyes = Eyes::default();
         assert_eq!(eyes.see(0, &pod, &n().tainted(t(1))), (At(10), At(10)));
         let replaced = n().tainted(t(2).added_at(5));
@@ -258,9 +249,7 @@ mod as_taints_come_and_go {
 
     #[test]
     fn multiple_taints_step_by_step() {
-        let pod = pod("a")
-            .tolerating(exists(&t(1).key))
-            .tolerating(exists(&t(2).key).lasting(60));
+        let pod = pod("a").tolerating(exists(&t(1).key)).tolerating(exists(&t(2).key).lasting(60));
         let mut eyes = Eyes::default();
         assert_eq!(eyes.see(0, &pod, &n()), (Never, Never));
         assert_eq!(eyes.see(1, &pod, &n().tainted(t(1))), (Never, Never));
@@ -320,9 +309,8 @@ mod at_first_sight {
 
     #[test]
     fn of_two_countdowns_the_first_to_run_out_counts() {
-        let pod = pod("a")
-            .tolerating(tolerates(1).lasting(1))
-            .tolerating(tolerates(2).lasting(100));
+        let pod =
+            pod("a").tolerating(tolerates(1).lasting(1)).tolerating(tolerates(2).lasting(100));
         let node = n().tainted(t(1)).tainted(t(2));
         assert_eq!(both(&pod, &node), (At(1), At(1)));
     }
@@ -354,9 +342,8 @@ mod at_first_sight {
 
     #[test]
     fn no_schedule_taints_remove_nobody() {
-        let node = n()
-            .tainted(t(1).with(Effect::NoSchedule))
-            .tainted(t(2).with(Effect::PreferNoSchedule));
+        let node =
+            n().tainted(t(1).with(Effect::NoSchedule)).tainted(t(2).with(Effect::PreferNoSchedule));
         assert_eq!(both(&pod("a"), &node), (Never, Never));
     }
 }

@@ -22,10 +22,7 @@ impl Watcher {
     fn see(&mut self, now: i64, node: &Node) -> Deadline {
         let due = self.anchors.as_ref().and_then(gap_deadline);
         if let Some(due) = due.filter(|due| *due < at(now)) {
-            let untainted = Node {
-                taints: [].into(),
-                ..node.clone()
-            };
+            let untainted = Node { taints: [].into(), ..node.clone() };
             self.look(due, &untainted.ready_is(False, -5));
         }
         self.look(at(now), node)
@@ -80,10 +77,7 @@ fn assert_survives_restarts(steps: &[Step]) {
                 }
                 let found = watcher.see(*now, node);
                 let moment = if after { "after" } else { "before" };
-                assert_eq!(
-                    found, *expected,
-                    "step {number}, restart {moment} {restart}"
-                );
+                assert_eq!(found, *expected, "step {number}, restart {moment} {restart}");
             }
         }
     }
@@ -166,30 +160,16 @@ fn a_swap_of_the_taints_moves_nothing() {
     let story = [
         (1, unready().tainted(not_ready(0)), Some(300)),
         (48, silent.clone().tainted(not_ready(0)), Some(300)),
-        (
-            50,
-            silent
-                .clone()
-                .tainted(not_ready(0))
-                .tainted(unreachable(50)),
-            Some(300),
-        ),
+        (50, silent.clone().tainted(not_ready(0)).tainted(unreachable(50)), Some(300)),
         (50, silent.clone().tainted(unreachable(50)), Some(300)),
         (90, silent.clone(), None),
         (95, silent.tainted(unreachable(95)), Some(300)),
         (
             97,
-            unready()
-                .ready_is(False, 96)
-                .tainted(unreachable(95))
-                .tainted(not_ready(97)),
+            unready().ready_is(False, 96).tainted(unreachable(95)).tainted(not_ready(97)),
             Some(300),
         ),
-        (
-            98,
-            unready().ready_is(False, 96).tainted(not_ready(97)),
-            Some(300),
-        ),
+        (98, unready().ready_is(False, 96).tainted(not_ready(97)), Some(300)),
     ];
     assert_tells(&story);
     assert_survives_restarts(&story);
@@ -208,18 +188,10 @@ fn a_swap_that_nobody_watched_counts_anew_rather_than_too_early() {
 fn a_node_that_was_ready_in_between_begins_anew() {
     let story = [
         (1, unready().tainted(not_ready(0)), Some(300)),
-        (
-            20,
-            node("n1").ready_is(True, 20).tainted(not_ready(0)),
-            Some(300),
-        ),
+        (20, node("n1").ready_is(True, 20).tainted(not_ready(0)), Some(300)),
         (25, node("n1").ready_is(True, 20), None),
         (30, node("n1").ready_is(False, 30), None),
-        (
-            36,
-            node("n1").ready_is(False, 30).tainted(not_ready(36)),
-            Some(336),
-        ),
+        (36, node("n1").ready_is(False, 30).tainted(not_ready(36)), Some(336)),
     ];
     assert_tells(&story);
     assert_survives_restarts(&story);
@@ -232,11 +204,7 @@ fn a_node_that_was_ready_in_a_gap_begins_anew() {
         (20, unready(), None),
         (22, node("n1").ready_is(True, 22), None),
         (24, node("n1").ready_is(False, 24), None),
-        (
-            30,
-            node("n1").ready_is(False, 24).tainted(not_ready(30)),
-            Some(330),
-        ),
+        (30, node("n1").ready_is(False, 24).tainted(not_ready(30)), Some(330)),
     ];
     assert_tells(&story);
     assert_survives_restarts(&story);
@@ -246,11 +214,7 @@ fn a_node_that_was_ready_in_a_gap_begins_anew() {
 fn a_recovery_that_nobody_saw_is_never_bridged() {
     for (now, untainted, tainted) in [
         // Back with a new taint at first sight, or in the gap before it.
-        (
-            40,
-            None,
-            node("n1").ready_is(False, 30).tainted(not_ready(36)),
-        ),
+        (40, None, node("n1").ready_is(False, 30).tainted(not_ready(36))),
         (
             40,
             Some(node("n1").ready_is(False, 30)),
@@ -272,16 +236,8 @@ fn a_recovery_that_nobody_saw_is_never_bridged() {
 fn a_flap_that_is_too_short_for_the_taint_to_go_changes_nothing() {
     let story = [
         (1, unready().tainted(not_ready(0)), Some(300)),
-        (
-            20,
-            node("n1").ready_is(True, 20).tainted(not_ready(0)),
-            Some(300),
-        ),
-        (
-            22,
-            node("n1").ready_is(False, 22).tainted(not_ready(0)),
-            Some(300),
-        ),
+        (20, node("n1").ready_is(True, 20).tainted(not_ready(0)), Some(300)),
+        (22, node("n1").ready_is(False, 22).tainted(not_ready(0)), Some(300)),
     ];
     assert_tells(&story);
     assert_survives_restarts(&story);
@@ -321,25 +277,11 @@ fn a_hand_put_outage_taint_on_a_ready_node_is_over_when_it_is_taken_off() {
 
 #[test]
 fn a_garbage_record_is_as_good_as_none() {
-    for garbage in [
-        "",
-        "garbage",
-        r#"{"taints":"k"}"#,
-        r#"{"outage":{"since":"x"}}"#,
-    ] {
-        let mut watcher = Watcher {
-            anchors: None,
-            annotation: Some(garbage.to_owned()),
-        };
-        assert_eq!(
-            watcher.see(0, &healthy().tainted(taint("k", ""))),
-            Some(300)
-        );
+    for garbage in ["", "garbage", r#"{"taints":"k"}"#, r#"{"outage":{"since":"x"}}"#] {
+        let mut watcher = Watcher { anchors: None, annotation: Some(garbage.to_owned()) };
+        assert_eq!(watcher.see(0, &healthy().tainted(taint("k", ""))), Some(300));
         let replaced = watcher.annotation.as_deref().map(record::parse);
-        assert!(
-            matches!(replaced, Some(Ok(_))),
-            "{garbage} was not replaced"
-        );
+        assert!(matches!(replaced, Some(Ok(_))), "{garbage} was not replaced");
     }
 }
 
@@ -350,10 +292,7 @@ fn a_record_that_is_forged_on_a_live_node_moves_nothing() {
     let mut watcher = Watcher::default();
     assert_eq!(watcher.see(0, &healthy()), None);
     watcher.annotation = Some(forged.to_owned());
-    assert_eq!(
-        watcher.see(10, &healthy().tainted(taint("k", ""))),
-        Some(310)
-    );
+    assert_eq!(watcher.see(10, &healthy().tainted(taint("k", ""))), Some(310));
     watcher.annotation = Some(forged.to_owned());
     let both = healthy().tainted(taint("k", "")).tainted(not_ready(20));
     assert_eq!(watcher.see(20, &both), Some(310));

@@ -49,25 +49,12 @@ pub fn decide(pod: &Pod, node: &Node, now: Timestamp, running: Option<&Verdict>)
 }
 
 fn counted_from(now: Timestamp, seconds: i64, taint: &Taint, index: usize) -> Verdict {
-    let observed = Anchor {
-        at: now,
-        source: AnchorSource::Observed,
-    };
+    let observed = Anchor { at: now, source: AnchorSource::Observed };
     let anchor = (seconds > 0).then_some(observed);
-    let cause: Cause = cause(
-        taint,
-        Some(Tolerance {
-            index,
-            seconds,
-            anchor,
-        }),
-    );
+    let cause: Cause = cause(taint, Some(Tolerance { index, seconds, anchor }));
     match anchor {
         None => Verdict::EvictNow(cause),
-        Some(_) => Verdict::EvictAt {
-            deadline: Deadline::after(now, seconds),
-            cause,
-        },
+        Some(_) => Verdict::EvictAt { deadline: Deadline::after(now, seconds), cause },
     }
 }
 
@@ -90,10 +77,7 @@ mod tests {
         let verdict = decide(&pod, &node, at(30), None);
         assert_eq!(deadline(&verdict), Deadline(at(330)));
         let anchor = verdict.cause().and_then(|cause| cause.tolerance?.anchor);
-        let observed = Anchor {
-            at: at(30),
-            source: AnchorSource::Observed,
-        };
+        let observed = Anchor { at: at(30), source: AnchorSource::Observed };
         assert_eq!(anchor, Some(observed));
     }
 
@@ -126,10 +110,9 @@ mod tests {
     fn only_a_countdown_counts_as_running() {
         let node = node("n1").tainted(taint("k", ""));
         let pod = pod("a").tolerating(exists("k").lasting(300));
-        for running in [
-            Verdict::Keep(Kept::Tolerated),
-            Verdict::EvictNow(cause(&taint("k", ""), None)),
-        ] {
+        for running in
+            [Verdict::Keep(Kept::Tolerated), Verdict::EvictNow(cause(&taint("k", ""), None))]
+        {
             let verdict = decide(&pod, &node, at(10), Some(&running));
             assert_eq!(deadline(&verdict), Deadline(at(310)));
         }
@@ -144,11 +127,9 @@ mod tests {
         };
         assert_eq!(verdict(i64::MAX), Verdict::Keep(Kept::Tolerated));
         assert_eq!(deadline(&verdict(i64::MAX - 1)), Deadline(Timestamp::MAX));
-        for (seconds, year) in [
-            (9_223_372_037, "2318"),
-            (10_000_000_000, "2342"),
-            (20_000_000_000, "2659"),
-        ] {
+        for (seconds, year) in
+            [(9_223_372_037, "2318"), (10_000_000_000, "2342"), (20_000_000_000, "2659")]
+        {
             let deadline = deadline(&verdict(seconds)).to_string();
             assert!(deadline.starts_with(year), "{seconds} s: {deadline}");
         }

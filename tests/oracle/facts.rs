@@ -55,15 +55,7 @@ pub(crate) fn taint() -> impl Strategy<Value = Taint> {
 }
 
 fn seconds() -> impl Strategy<Value = i64> {
-    let rare = [
-        0,
-        -1,
-        i64::MIN,
-        i64::MAX,
-        9_223_372_037,
-        10_000_000_000,
-        20_000_000_000,
-    ];
+    let rare = [0, -1, i64::MIN, i64::MAX, 9_223_372_037, 10_000_000_000, 20_000_000_000];
     prop_oneof![4 => 1..600i64, 1 => prop::sample::select(rare.to_vec())]
 }
 
@@ -79,13 +71,7 @@ pub(crate) fn toleration() -> impl Strategy<Value = Toleration> {
     let effect = prop::option::weighted(0.7, effect());
     let seconds = prop::option::weighted(0.7, seconds());
     (key, operator, value(), effect, seconds).prop_map(|(key, operator, value, effect, seconds)| {
-        Toleration {
-            key,
-            operator,
-            value,
-            effect,
-            seconds,
-        }
+        Toleration { key, operator, value, effect, seconds }
     })
 }
 
@@ -118,10 +104,7 @@ pub(crate) fn node() -> impl Strategy<Value = Node> {
             name: NodeName::from("n1"),
             uid: Uid(1),
             taints: taints.into(),
-            ready: Ready {
-                status: ReadyStatus::Unknown,
-                since: None,
-            },
+            ready: Ready { status: ReadyStatus::Unknown, since: None },
             since_annotation: None,
         })
 }
@@ -146,11 +129,7 @@ pub(crate) fn running() -> impl Strategy<Value = Option<Verdict>> {
     let cause = (taint(), 0..4usize, 1..600i64, time()).prop_map(|(taint, index, seconds, at)| {
         let source = AnchorSource::Observed;
         let anchor = Some(Anchor { at, source });
-        let tolerance = Some(Tolerance {
-            index,
-            seconds,
-            anchor,
-        });
+        let tolerance = Some(Tolerance { index, seconds, anchor });
         Cause { taint, tolerance }
     });
     let cause = cause.boxed();

@@ -83,17 +83,11 @@ pub(crate) struct Version {
 
 impl Version {
     pub(crate) fn looked_at_later(&self, seconds: i64) -> Self {
-        Self {
-            at: self.at + i128::from(seconds) * SECOND,
-            node: self.node.clone(),
-        }
+        Self { at: self.at + i128::from(seconds) * SECOND, node: self.node.clone() }
     }
 
     fn has_outage_taint(&self) -> bool {
-        self.node
-            .taints
-            .iter()
-            .any(|taint| OUTAGE_KEYS.contains(&&*taint.key))
+        self.node.taints.iter().any(|taint| OUTAGE_KEYS.contains(&&*taint.key))
     }
 
     fn is_ready(&self) -> bool {
@@ -118,10 +112,8 @@ fn cut_to_the_second(nanosecond: i128) -> Timestamp {
 pub(crate) fn versions(steps: &[Step]) -> Vec<Version> {
     let mut at = NOON;
     let mut taints: Vec<Taint> = Vec::new();
-    let mut ready = Ready {
-        status: ReadyStatus::True,
-        since: Some(cut_to_the_second(NOON - 5000 * SECOND)),
-    };
+    let mut ready =
+        Ready { status: ReadyStatus::True, since: Some(cut_to_the_second(NOON - 5000 * SECOND)) };
     let mut versions = Vec::new();
     for step in steps {
         at += i128::from(step.after);
@@ -134,16 +126,9 @@ pub(crate) fn versions(steps: &[Step]) -> Vec<Version> {
         };
         match &step.what {
             What::Ready(status) if ready.status == *status => {}
-            What::Ready(status) => {
-                ready = Ready {
-                    status: *status,
-                    since: Some(stamp),
-                }
-            }
+            What::Ready(status) => ready = Ready { status: *status, since: Some(stamp) },
             What::TaintOn { key, stamped } => {
-                let already = taints
-                    .iter()
-                    .any(|t| &*t.key == *key && t.time_added.is_none());
+                let already = taints.iter().any(|t| &*t.key == *key && t.time_added.is_none());
                 if *stamped || !already {
                     taints.retain(|taint| &*taint.key != *key);
                     taints.push(taint(key, *stamped));
@@ -190,11 +175,7 @@ pub(crate) fn anchor(versions: &[Version], taint: &Taint) -> i128 {
     let mut rest = earlier;
     loop {
         // Back over the versions without a taint, to the one before them.
-        let gap = rest
-            .iter()
-            .rev()
-            .take_while(|version| !version.has_outage_taint())
-            .count();
+        let gap = rest.iter().rev().take_while(|version| !version.has_outage_taint()).count();
         let (before, gap) = rest.split_at(rest.len() - gap);
         let Some((previous, older)) = before.split_last() else {
             return earliest;
@@ -214,9 +195,7 @@ pub(crate) fn anchor(versions: &[Version], taint: &Taint) -> i128 {
 /// The earliest stamp of the outage taints on the last of `versions`.
 fn newest_stamps(versions: &[Version]) -> i128 {
     let taints = &versions.last().unwrap().node.taints;
-    let outage = taints
-        .iter()
-        .filter(|taint| OUTAGE_KEYS.contains(&&*taint.key));
+    let outage = taints.iter().filter(|taint| OUTAGE_KEYS.contains(&&*taint.key));
     outage.map(|taint| stamp(versions, taint)).min().unwrap()
 }
 
@@ -225,10 +204,7 @@ fn stamp(versions: &[Version], taint: &Taint) -> i128 {
     if let Some(at) = taint.time_added {
         return at.as_nanosecond();
     }
-    let there = versions
-        .iter()
-        .rev()
-        .take_while(|version| version.has(taint));
+    let there = versions.iter().rev().take_while(|version| version.has(taint));
     there.last().unwrap().at
 }
 
@@ -266,14 +242,8 @@ pub(crate) struct Observer {
 
 impl Observer {
     pub(crate) fn see(&mut self, version: &Version) {
-        let node = Node {
-            since_annotation: self.record.clone(),
-            ..version.node.clone()
-        };
-        let stored = self
-            .record
-            .as_deref()
-            .map(|text| record::parse(text).unwrap());
+        let node = Node { since_annotation: self.record.clone(), ..version.node.clone() };
+        let stored = self.record.as_deref().map(|text| record::parse(text).unwrap());
         let past = match &self.anchors {
             Some(anchors) => Past::Watched(anchors),
             None => Past::recorded(stored.as_ref()),
@@ -285,10 +255,7 @@ impl Observer {
 
     /// Its successor, which has only the record.
     pub(crate) fn restarted(&self) -> Self {
-        Self {
-            anchors: None,
-            record: self.record.clone(),
-        }
+        Self { anchors: None, record: self.record.clone() }
     }
 
     pub(crate) fn since(&self, taint: &Taint) -> Timestamp {
@@ -304,8 +271,7 @@ impl Observer {
     }
 
     pub(crate) fn in_gap(&self) -> bool {
-        self.outage()
-            .is_some_and(|outage| outage.gap_from.is_some())
+        self.outage().is_some_and(|outage| outage.gap_from.is_some())
     }
 }
 

@@ -56,10 +56,7 @@ impl From<&Verdict> for Says {
             Verdict::EvictNow(cause) => {
                 let tolerance = cause.tolerance;
                 assert!(tolerance.is_none_or(|tolerance| tolerance.anchor.is_none()));
-                Self::Now(
-                    cause.taint,
-                    tolerance.map(|found| (found.index, found.seconds)),
-                )
+                Self::Now(cause.taint, tolerance.map(|found| (found.index, found.seconds)))
             }
             Verdict::EvictAt { deadline, cause } => {
                 let tolerance = cause.tolerance.unwrap();
@@ -104,11 +101,7 @@ fn matches(toleration: &Toleration, taint: &Taint) -> bool {
     if !toleration.key.is_empty() && toleration.key != taint.key {
         return false;
     }
-    match (
-        number(&taint.value),
-        toleration.operator,
-        number(&toleration.value),
-    ) {
+    match (number(&taint.value), toleration.operator, number(&toleration.value)) {
         (_, Operator::Exists, _) => true,
         (_, Operator::Equal, _) => toleration.value == taint.value,
         (Some(taint), Operator::Lt, Some(toleration)) => taint < toleration,
@@ -198,12 +191,7 @@ pub(crate) fn default_profile(pod: &Pod, node: &Node, anchors: &Anchors) -> Says
         }
         let at = plus(from, seconds);
         if says.as_ref().is_none_or(|(earliest, _)| at < *earliest) {
-            let counted = Counted {
-                toleration,
-                seconds,
-                from,
-                source,
-            };
+            let counted = Counted { toleration, seconds, from, source };
             says = Some((at, Says::At(at, taint.clone(), counted)));
         }
     }
@@ -236,11 +224,7 @@ pub(crate) fn upstream_profile(
     let least = timed.iter().map(|(_, _, seconds)| *seconds).min().unwrap();
     let first = timed.into_iter().find(|(_, _, seconds)| *seconds == least);
     let (taint, toleration, seconds) = first.unwrap();
-    let counted = Counted {
-        toleration,
-        seconds,
-        from: now.as_nanosecond(),
-        source: AnchorSource::Observed,
-    };
+    let counted =
+        Counted { toleration, seconds, from: now.as_nanosecond(), source: AnchorSource::Observed };
     Says::At(plus(now.as_nanosecond(), seconds), taint.clone(), counted)
 }

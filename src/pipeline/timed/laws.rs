@@ -85,30 +85,14 @@ impl Model {
     /// The key and the countdown that are to be handed out now.
     fn next(&mut self) -> Option<(Key, Countdown)> {
         let now = self.now;
-        let idle = self
-            .keys
-            .iter()
-            .filter(|(_, known)| known.running.is_none());
+        let idle = self.keys.iter().filter(|(_, known)| known.running.is_none());
         let counting = idle.filter_map(|(key, known)| Some((known.pending?, *key)));
-        let (countdown, key) = counting
-            .filter(|(countdown, _)| countdown.due <= now)
-            .min()?;
+        let (countdown, key) = counting.filter(|(countdown, _)| countdown.due <= now).min()?;
         let nth = self.fired;
         self.fired += 1;
-        let work = Work {
-            nth,
-            due: countdown.due,
-            value: countdown.value,
-            cancelled: false,
-        };
+        let work = Work { nth, due: countdown.due, value: countdown.value, cancelled: false };
         let running = Some(work);
-        self.keys.insert(
-            key,
-            Known {
-                running,
-                ..Known::default()
-            },
-        );
+        self.keys.insert(key, Known { running, ..Known::default() });
         Some((key, countdown))
     }
 
@@ -127,11 +111,7 @@ impl Model {
             (End::Retry { not_before, value }, None) if !work.cancelled => {
                 known.floor = Some(not_before);
                 self.armed += 1;
-                known.pending = Some(Countdown {
-                    due: not_before,
-                    order: self.armed,
-                    value,
-                });
+                known.pending = Some(Countdown { due: not_before, order: self.armed, value });
             }
             (End::Retry { .. } | End::Done, _) => {}
         }
@@ -155,8 +135,7 @@ impl Model {
     }
 
     fn forget_empty(&mut self) {
-        self.keys
-            .retain(|_, known| known.pending.is_some() || known.running.is_some());
+        self.keys.retain(|_, known| known.pending.is_some() || known.running.is_some());
     }
 
     fn get(&self, key: Key) -> Option<(Millis, Value, bool)> {
@@ -207,11 +186,7 @@ fn step() -> impl Strategy<Value = Step> {
             .prop_map(|(not_before, value)| End::Retry { not_before, value }),
     ];
     // Few distinct times, so that some fall together; and far ones, on higher levels of the wheel.
-    let due = prop_oneof![
-        -50..50_i64,
-        (-2..10_i64).prop_map(|it| it * 64),
-        0..20_000_i64
-    ];
+    let due = prop_oneof![-50..50_i64, (-2..10_i64).prop_map(|it| it * 64), 0..20_000_i64];
     let pause = prop_oneof![0..3_u64, (0..8_u64).prop_map(|it| it * 64), 0..10_000_u64];
     prop_oneof![
         80 => (key.clone(), due, value).prop_map(|(key, due, value)| Step::Arm(key, due, value)),
@@ -240,12 +215,7 @@ impl Pair {
     async fn new() -> Self {
         let hour_zero = Instant::now();
         advance(HOUR).await;
-        Self {
-            queue: TimedQueue::new(),
-            model: Model::default(),
-            hour_zero,
-            fired: Vec::new(),
-        }
+        Self { queue: TimedQueue::new(), model: Model::default(), hour_zero, fired: Vec::new() }
     }
 
     fn instant(&self, at: Millis) -> Instant {
@@ -278,9 +248,8 @@ impl Pair {
             }
             Step::Rearm(millis) => {
                 let due_of = |value: Value| (value > 0).then(|| now + millis * i64::from(value));
-                let moved = self
-                    .queue
-                    .rearm_all(|value| due_of(*value).map(|due| self.instant(due)));
+                let moved =
+                    self.queue.rearm_all(|value| due_of(*value).map(|due| self.instant(due)));
                 prop_assert_eq!(moved, self.model.rearm_all(due_of));
             }
             Step::Clear => {
@@ -313,13 +282,7 @@ impl Pair {
                 let at = now + not_before;
                 let not_before = self.instant(at);
                 let outcome = Outcome::Retry { not_before, value };
-                (
-                    outcome,
-                    End::Retry {
-                        not_before: at,
-                        value,
-                    },
-                )
+                (outcome, End::Retry { not_before: at, value })
             }
         };
         let mattered = self.queue.complete(&key, token, outcome);

@@ -57,12 +57,7 @@ where
     V: Clone + PartialEq,
 {
     pub(super) fn new() -> Self {
-        Self {
-            entries: AHashMap::new(),
-            waiting: Waiting::new(),
-            working: 0,
-            last_token: 0,
-        }
+        Self { entries: AHashMap::new(), waiting: Waiting::new(), working: 0, last_token: 0 }
     }
 
     pub(super) fn arm(&mut self, key: K, due: Instant, value: V) -> Armed {
@@ -71,12 +66,7 @@ where
             None => {
                 let turn = Turn { due, token };
                 let place = self.waiting.put(key.clone(), turn);
-                let countdown = Countdown {
-                    turn,
-                    value,
-                    place,
-                    floor: None,
-                };
+                let countdown = Countdown { turn, value, place, floor: None };
                 self.entries.insert(key, Entry::Counting(countdown));
                 Armed::New
             }
@@ -131,12 +121,7 @@ where
             next: None,
         }));
         self.working += 1;
-        Some(Fired {
-            key,
-            token: turn.token,
-            value,
-            due: turn.due,
-        })
+        Some(Fired { key, token: turn.token, value, due: turn.due })
     }
 
     /// Moves what has left the wheel to the list, or back into it if that was only a hop.
@@ -179,12 +164,7 @@ where
             }
         };
         let place = self.waiting.put(key.clone(), turn);
-        *entry = Entry::Counting(Countdown {
-            turn,
-            value,
-            place,
-            floor,
-        });
+        *entry = Entry::Counting(Countdown { turn, value, place, floor });
         true
     }
 
@@ -201,9 +181,7 @@ where
 
     pub(super) fn snapshot(&self) -> Vec<(K, Scheduled<V>)> {
         let entries = self.entries.iter();
-        entries
-            .map(|(key, entry)| (key.clone(), entry.scheduled()))
-            .collect()
+        entries.map(|(key, entry)| (key.clone(), entry.scheduled())).collect()
     }
 
     pub(super) fn rearm_all(&mut self, due_of: impl Fn(&V) -> Option<Instant>) -> usize {
@@ -263,11 +241,7 @@ impl<V: Clone> Entry<V> {
                 None => (work.turn, &work.value, true),
             },
         };
-        Scheduled {
-            due: turn.due,
-            value: value.clone(),
-            running,
-        }
+        Scheduled { due: turn.due, value: value.clone(), running }
     }
 }
 

@@ -69,12 +69,7 @@ fn rig(doing: impl Fn(usize, Work) + Send + Sync + 'static) -> Rig {
     let runtime = runtime();
     let handler = Arc::new(Doing(doing));
     let pipeline = Pipeline::start(&nodes, &pods, &handler, runtime.handle()).unwrap();
-    Rig {
-        nodes,
-        pods,
-        pipeline,
-        _runtime: runtime,
-    }
+    Rig { nodes, pods, pipeline, _runtime: runtime }
 }
 
 impl Rig {
@@ -129,10 +124,7 @@ fn an_item_is_handled_by_the_thread_of_its_nodes_shard() {
         for work in [node(name, 0), pod(name, 0)] {
             rig.add([work]);
             let shard = shard_of(name);
-            assert_eq!(
-                told.recv_timeout(NEVER),
-                Ok((shard, format!("shard-{shard}"), work))
-            );
+            assert_eq!(told.recv_timeout(NEVER), Ok((shard, format!("shard-{shard}"), work)));
         }
     }
     told.recv_timeout(SOON).unwrap_err();
@@ -213,12 +205,7 @@ fn an_endless_stream_of_nodes_does_not_starve_a_pod() {
         let node = "node-0";
         to_nodes.send(Item { node, number }).unwrap();
     }
-    to_pods
-        .send(Item {
-            node: "node-0",
-            number: 0,
-        })
-        .unwrap();
+    to_pods.send(Item { node: "node-0", number: 0 }).unwrap();
     let worker = Worker {
         shard: 0,
         handler: Arc::new(Doing(move |_, work| order.send(work).unwrap())),
@@ -236,9 +223,7 @@ fn an_endless_stream_of_nodes_does_not_starve_a_pod() {
     // It works until it finds its channels closed.
     drop((to_nodes, to_pods));
     in_time(move || worker.run());
-    let before = handled
-        .iter()
-        .take_while(|work| matches!(work, Work::Node(_)));
+    let before = handled.iter().take_while(|work| matches!(work, Work::Node(_)));
     let before = before.count();
     // The pod is picked at random from what is ready, so a few nodes may come before that.
     assert!(before >= NODES_BEFORE_POD, "nodes come first");
@@ -353,10 +338,7 @@ fn dropping_it_stops_it() {
     let pipeline = Pipeline::start(&nodes, &pods, &handler, runtime.handle()).unwrap();
     in_time(move || drop(pipeline));
     assert_eq!(Arc::strong_count(&handler), 1);
-    nodes.add(Item {
-        node: "node-0",
-        number: 0,
-    });
+    nodes.add(Item { node: "node-0", number: 0 });
     assert!(nodes.is_empty(), "the queues are closed");
 }
 
@@ -365,13 +347,7 @@ fn shutting_a_queue_down_stops_it() {
     let rig = rig(|_, _| ());
     let failed = rig.pipeline.failed();
     rig.nodes.shutdown();
-    await_that(|| {
-        rig.pipeline
-            .threads
-            .lock()
-            .iter()
-            .all(JoinHandle::is_finished)
-    });
+    await_that(|| rig.pipeline.threads.lock().iter().all(JoinHandle::is_finished));
     assert_eq!(failed.now_or_never(), None);
     assert_eq!(rig.pipeline.stop(), Ok(()));
 }
@@ -392,24 +368,11 @@ fn a_panic_is_reported_and_stops_everything() {
     rig.add([pod("node-1", 1)]);
     let failure = in_time(move || runtime().block_on(failed));
     assert_eq!(failure.thread, "shard-3");
-    assert!(
-        failure.message.contains("no way to judge node-1"),
-        "{failure}"
-    );
+    assert!(failure.message.contains("no way to judge node-1"), "{failure}");
 
-    await_that(|| {
-        rig.pipeline
-            .threads
-            .lock()
-            .iter()
-            .all(JoinHandle::is_finished)
-    });
+    await_that(|| rig.pipeline.threads.lock().iter().all(JoinHandle::is_finished));
     rig.add([pod("node-1", 1), pod("node-0", 0), node("node-2", 0)]);
-    assert_eq!(
-        handled.load(Ordering::SeqCst),
-        2,
-        "nothing is handled any more"
-    );
+    assert_eq!(handled.load(Ordering::SeqCst), 2, "nothing is handled any more");
     // Who asks later is told as well.
     assert_eq!(rig.pipeline.failed().now_or_never(), Some(failure.clone()));
     assert_eq!(rig.pipeline.stop(), Err(failure));

@@ -67,10 +67,7 @@ async fn woken_by(
         let _context = runtime.enter();
         disturb(&queue);
     });
-    timeout(NEVER, consumer)
-        .await
-        .expect("it was not woken")
-        .unwrap()
+    timeout(NEVER, consumer).await.expect("it was not woken").unwrap()
 }
 
 fn soon() -> Instant {
@@ -209,9 +206,7 @@ async fn no_countdown_is_lost_under_contention() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    timeout(6 * NEVER, all_done)
-        .await
-        .expect("a countdown was lost");
+    timeout(6 * NEVER, all_done).await.expect("a countdown was lost");
     for fact in facts.iter() {
         assert_eq!(fact.seen.load(Ordering::SeqCst), ROUNDS, "the last one ran");
     }

@@ -65,11 +65,7 @@ async fn completion_leaves_the_replacement(queue: Queue, first: Fired<u32, &'sta
     assert_eq!(queue.arm(1, due, "replacement"), Armed::New);
 
     assert!(queue.complete(&1, first.token, Outcome::Done));
-    let replacement = Scheduled {
-        due,
-        value: "replacement",
-        running: false,
-    };
+    let replacement = Scheduled { due, value: "replacement", running: false };
     assert_eq!(queue.get(&1), Some(replacement));
 
     advance(secs(9)).await;

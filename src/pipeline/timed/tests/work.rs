@@ -60,15 +60,9 @@ async fn a_stale_token_changes_nothing() {
     let queue = Queue::new();
     queue.arm(1, Instant::now(), "first");
     let first = take(&queue).unwrap();
-    assert!(
-        !queue.complete(&2, first.token, Outcome::Done),
-        "not its key"
-    );
+    assert!(!queue.complete(&2, first.token, Outcome::Done), "not its key");
     assert!(queue.complete(&1, first.token, Outcome::Done));
-    assert!(
-        !queue.complete(&1, first.token, Outcome::Done),
-        "done already"
-    );
+    assert!(!queue.complete(&1, first.token, Outcome::Done), "done already");
     assert!(!queue.is_current(&1, first.token));
 
     queue.arm(1, Instant::now(), "second");
@@ -88,13 +82,7 @@ async fn what_is_known_about_a_key_can_be_read() {
     let queue = Queue::new();
     assert_eq!(queue.get(&1), None);
     let (due, later) = (Instant::now(), after(5));
-    let known = |due, value, running| {
-        Some(Scheduled {
-            due,
-            value,
-            running,
-        })
-    };
+    let known = |due, value, running| Some(Scheduled { due, value, running });
     queue.arm(1, due, "first");
     assert_eq!(queue.get(&1), known(due, "first", false));
     let first = take(&queue).unwrap();
