@@ -16,6 +16,9 @@ use crate::harness::{Arena, Bed, Ostrakon};
 /// The longest that a scenario may take unless it says otherwise.
 const LIMIT: Duration = Duration::from_secs(240);
 
+/// The longest that is spent on removing what a scenario leaves behind.
+const CLEANING: Duration = Duration::from_secs(120);
+
 /// A scenario's view of the world.
 pub(crate) struct Ctx {
     house: Arc<House>,
@@ -42,6 +45,19 @@ impl Ctx {
     #[allow(dead_code, reason = "for scenarios; the smoke trials do without")]
     pub(crate) async fn ostrakon(&self) -> Result<Arc<Ostrakon>> {
         self.house.ostrakon().await
+    }
+
+    /// Removes the arenas. One that ran alone may have left a component down, so all are brought
+    /// up first.
+    async fn clean_up(&self, was_alone: bool) -> Result<()> {
+        if was_alone {
+            self.bed().mend().await?;
+        }
+        let arenas = std::mem::take(&mut *self.arenas.lock());
+        for arena in arenas {
+            arena.clean_up().await?;
+        }
+        Ok(())
     }
 }
 
@@ -196,10 +212,8 @@ impl Scenario {
             shared = Some(handle.block_on(ctx.house.turn.read()));
         }
         let outcome = catch_unwind(AssertUnwindSafe(|| (self.run)(&ctx, handle, self.limit)));
-        for arena in ctx.arenas.lock().drain(..) {
-            // What is left over is in nobody's way.
-            let _ = handle.block_on(timeout(Duration::from_secs(20), arena.clean_up()));
-        }
+        // What is left over after this is in nobody's way.
+        let _ = handle.block_on(async { timeout(CLEANING, ctx.clean_up(self.alone)).await });
         drop((shared, alone));
         outcome
             .unwrap_or_else(|panic| resume_unwind(panic))

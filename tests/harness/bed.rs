@@ -163,6 +163,16 @@ impl Bed {
         self.etcd.stop(How::Graceful).await
     }
 
+    /// Brings up whatever is down or frozen.
+    pub async fn mend(&self) -> Result<()> {
+        let first = [&self.etcd, &self.apiserver];
+        let followers = [&self.controller_manager, &self.scheduler];
+        for component in first.into_iter().chain(followers.into_iter().flatten()) {
+            component.mend().await?;
+        }
+        Ok(())
+    }
+
     /// A client that may do everything. It belongs to the runtime that this is called on.
     pub fn admin(&self) -> Result<Client> {
         self.client_for(User::Admin)
@@ -426,6 +436,8 @@ impl Place {
             format!("--service-account-signing-key-file={key}"),
             "--endpoint-reconciler-type=none".to_owned(),
             "--profiling=false".to_owned(),
+            // Otherwise it waits a minute for watches over HTTP/1.1, which Rust clients have.
+            "--shutdown-watch-termination-grace-period=1s".to_owned(),
             format!("--audit-policy-file={}", policy.display()),
             format!("--audit-log-path={}", audit.display()),
             // One file, however long the run: a rotated one would be read twice.

@@ -92,6 +92,18 @@ impl Component {
         self.state.lock().await.running()?.thaw()
     }
 
+    /// Makes it run, whatever happened to it.
+    pub async fn mend(&self) -> Result<()> {
+        let mut state = self.state.lock().await;
+        if let Some(process) = &mut state.process {
+            process.thaw()?;
+            if process.exit_status()?.is_some() {
+                state.process = None;
+            }
+        }
+        state.start(&self.leash, &self.health).await
+    }
+
     /// Whether its process is there.
     pub async fn is_running(&self) -> bool {
         let mut state = self.state.lock().await;

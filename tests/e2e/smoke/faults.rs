@@ -14,7 +14,7 @@ use tokio::time::{Instant, timeout};
 use crate::ctx::{Ctx, Scenario, trial};
 use crate::harness::cluster::pod;
 use crate::harness::{
-    Answer, Arena, Fault, FaultProxy, Match, PodRef, Rule, User, Verb, no_execute, wait,
+    Answer, Arena, Fault, FaultProxy, Match, NodeRef, PodRef, Rule, User, Verb, no_execute, wait,
 };
 
 pub(super) fn trials() -> Vec<Scenario> {
@@ -354,7 +354,7 @@ async fn a_lost_answer_was_a_write_all_the_same(ctx: &Ctx) -> Result<()> {
 async fn a_watch_is_held_back_in_order(ctx: &Ctx) -> Result<()> {
     let stage = Stage::set(ctx).await?;
     let hold = Match::watch("nodes").then(Fault::HoldBack(Duration::from_secs(1)));
-    let node = crate::harness::NodeRef(format!("{}-n", stage.arena.namespace()));
+    let node = NodeRef(format!("{}-n", stage.arena.namespace()));
 
     // Opened before there is a rule: that must not matter.
     let params = WatchParams::default().fields(&format!("metadata.name={node}"));
@@ -452,7 +452,9 @@ async fn an_open_watch_is_cut_and_others_are_not(ctx: &Ctx) -> Result<()> {
         .resource_version;
     let version = version.unwrap_or_default();
     let on_pods = pods.watch(&WatchParams::default(), &version).await?;
-    let on_nodes = nodes.watch(&WatchParams::default(), &version).await?;
+    let node = NodeRef(format!("{}-n", stage.arena.namespace()));
+    let ours = WatchParams::default().fields(&format!("metadata.name={node}"));
+    let on_nodes = nodes.watch(&ours, &version).await?;
     let mut on_pods = std::pin::pin!(on_pods);
     let mut on_nodes = std::pin::pin!(on_nodes);
     ensure!(stage.proxy.open(&Match::watch("pods")) == 1);
@@ -461,18 +463,8 @@ async fn an_open_watch_is_cut_and_others_are_not(ctx: &Ctx) -> Result<()> {
     ensure!(stage.proxy.cut(&Match::watch("pods")) == 1);
     let end = timeout(SOON, next_change(&mut on_pods)).await?;
     ensure!(end.is_err(), "the pod watch goes on");
-    let node = crate::harness::NodeRef(format!("{}-n", stage.arena.namespace()));
     stage.arena.taint(&node, no_execute("k")).await?;
-    // Other scenarios' nodes come by as well.
-    timeout(SOON, async {
-        loop {
-            let object = next_change(&mut on_nodes).await?;
-            if object.metadata.name.as_deref() == Some(node.name()) {
-                return anyhow::Ok(());
-            }
-        }
-    })
-    .await??;
+    timeout(SOON, next_change(&mut on_nodes)).await??;
 
     stage.proxy.cut_connections();
     let end = timeout(SOON, async {

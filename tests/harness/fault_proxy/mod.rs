@@ -12,7 +12,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context as TaskContext, Poll};
+use std::task::{Context as TaskContext, Poll, ready};
 use std::time::Duration;
 
 use anyhow::{Context as _, Error, Result};
@@ -34,7 +34,7 @@ use serde_json::json;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
-use tokio::time::Instant;
+use tokio::time::{Instant, Sleep};
 
 pub use rule::{Answer, Fault, Match, Rule};
 
@@ -50,6 +50,9 @@ const HOP_BY_HOP: [header::HeaderName; 5] = [
     header::UPGRADE,
     header::PROXY_AUTHORIZATION,
 ];
+
+/// Between the last byte that is let through and the end of the connection.
+const CUT_AFTER: Duration = Duration::from_millis(100);
 
 /// Ends the connection without an answer.
 #[derive(Debug, thiserror::Error)]
@@ -294,7 +297,13 @@ impl State {
             }
             Some(Fault::CutBody(bytes)) => {
                 let answer = upstream.forward(request).await?;
-                Ok(answer.map(|body| UnsyncBoxBody::new(CutBody { body, left: bytes })))
+                Ok(answer.map(|body| {
+                    UnsyncBoxBody::new(CutBody {
+                        body,
+                        left: bytes,
+                        end: None,
+                    })
+                }))
             }
             Some(Fault::LoseAnswer) => {
                 upstream.carry_out(request).await?;
@@ -448,6 +457,8 @@ fn json_response(status: StatusCode, body: Bytes) -> Answered {
 struct CutBody {
     body: Incoming,
     left: usize,
+    /// The end comes a little later, or what was sent before would never leave this process.
+    end: Option<Pin<Box<Sleep>>>,
 }
 
 impl Body for CutBody {
@@ -459,11 +470,11 @@ impl Body for CutBody {
         context: &mut TaskContext<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>>>> {
         if self.left == 0 {
+            let end = || Box::pin(tokio::time::sleep(CUT_AFTER));
+            ready!(self.end.get_or_insert_with(end).as_mut().poll(context));
             return Poll::Ready(Some(Err(Cut.into())));
         }
-        let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(context) else {
-            return Poll::Pending;
-        };
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
         let left = &mut self.left;
         Poll::Ready(frame.map(|frame| {
             Ok(frame?.map_data(|mut data| {
