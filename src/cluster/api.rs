@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, timeout};
 
 use super::connect::chain;
-use super::{Metrics, SINCE_ANNOTATION, decode_node};
+use super::{Metrics, decode_node};
 use crate::model::{Disruption, Node, NodeName, Pod, PodRef, Uid};
 
 /// For how long a write or a single read may take, its answer included. Admission webhooks may
@@ -211,7 +211,7 @@ impl Api {
         record: Option<&str>,
     ) -> Result<(), RequestError> {
         let body = json!({
-            "metadata": {"uid": uid.to_string(), "annotations": {SINCE_ANNOTATION: record}},
+            "metadata": {"uid": uid.to_string(), "annotations": {Node::SINCE_ANNOTATION: record}},
         });
         let path = format!("/api/v1/nodes/{name}?fieldManager={FIELD_MANAGER}");
         let label = Label { verb: "patch", resource: "nodes" };

@@ -297,7 +297,6 @@ fn broken(json: &str, reason: impl Into<String>) -> DecodeError {
 
 #[cfg(test)]
 mod tests {
-    use super::super::SINCE_ANNOTATION;
     use super::*;
 
     const UID: &str = "0a1b2c3d-4e5f-4677-8899-aabbccddeeff";
@@ -395,10 +394,11 @@ mod tests {
     fn a_node_keeps_its_no_execute_taints_and_the_record() {
         let json = format!(
             r#"{{"metadata":{{"name":"n1","uid":"{UID}","creationTimestamp":"2026-01-01T12:00:00Z",
-            "annotations":{{"{SINCE_ANNOTATION}":"{{}}"}}}},"spec":{{"taints":[
+            "annotations":{{"{}":"{{}}"}}}},"spec":{{"taints":[
             {{"key":"a","effect":"NoSchedule"}},
             {{"key":"b","value":"v","effect":"NoExecute","timeAdded":"2026-01-01T12:00:01Z"}}]}},
-            "status":{{"conditions":[{{"type":"Ready","status":"False","lastTransitionTime":"2026-01-01T12:00:02Z"}}]}}}}"#
+            "status":{{"conditions":[{{"type":"Ready","status":"False","lastTransitionTime":"2026-01-01T12:00:02Z"}}]}}}}"#,
+            Node::SINCE_ANNOTATION,
         );
         let node = decode_node(&json).unwrap();
         assert_eq!(node.taints.len(), 1);

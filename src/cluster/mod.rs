@@ -16,6 +16,3 @@ pub use connect::{ConnectError, connect};
 pub use decode::{DecodeError, NodeDecoder, PodDecoder, decode_node};
 pub use metrics::Metrics;
 pub use view::{NodeFacts, NodeSeen, PodFacts, PodSeen, View};
-
-/// Name of the node annotation that keeps the beginnings of taints across restarts.
-pub const SINCE_ANNOTATION: &str = "ostrakon.dev/noexecute-since";

@@ -26,4 +26,4 @@ pub use anchor::{Past, advance, gap_deadline, since};
 pub use decide::decide;
 pub use matching::{no_execute, tolerates};
 pub use outage::LONGEST_GAP;
-pub use record::{RecordError, SINCE_ANNOTATION};
+pub use record::RecordError;

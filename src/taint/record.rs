@@ -1,6 +1,6 @@
 //! The record: what of a node's anchors is kept on the node itself, so that a restart counts on.
 //!
-//! It is the value of one annotation of ours on the node, [`SINCE_ANNOTATION`], as JSON:
+//! It is the value of one annotation of ours on the node, [`Node::SINCE_ANNOTATION`], as JSON:
 //!
 //! ```json
 //! {
@@ -34,8 +34,7 @@ use crate::model::{Anchors, FirstSeen, Node, Outage, Pod, PodClass};
 use super::anchor::needs_record;
 use super::matching::used;
 
-/// Name of the annotation that holds the record.
-pub const SINCE_ANNOTATION: &str = "ostrakon.dev/noexecute-since";
+const SINCE_ANNOTATION: &str = Node::SINCE_ANNOTATION;
 
 /// Why a record cannot be read. The remedy is the same for all: go on without it.
 #[derive(Debug, thiserror::Error)]

@@ -71,11 +71,7 @@ pub(crate) struct House {
 
 impl House {
     pub(crate) fn new(bed: Bed) -> Self {
-        Self {
-            bed,
-            ostrakon: tokio::sync::Mutex::new(None),
-            turn: RwLock::new(()),
-        }
+        Self { bed, ostrakon: tokio::sync::Mutex::new(None), turn: RwLock::new(()) }
     }
 
     pub(crate) fn bed(&self) -> &Bed {
@@ -132,10 +128,7 @@ pub(crate) struct Scenario {
 /// Makes a [`Scenario`] of a function of this module, under its own path.
 macro_rules! trial {
     ($function:ident) => {
-        $crate::ctx::Scenario::new(
-            concat!(module_path!(), "::", stringify!($function)),
-            $function,
-        )
+        $crate::ctx::Scenario::new(concat!(module_path!(), "::", stringify!($function)), $function)
     };
 }
 pub(crate) use trial;
@@ -215,9 +208,7 @@ impl Scenario {
         // What is left over after this is in nobody's way.
         let _ = handle.block_on(async { timeout(CLEANING, ctx.clean_up(self.alone)).await });
         drop((shared, alone));
-        outcome
-            .unwrap_or_else(|panic| resume_unwind(panic))
-            .map_err(failed)
+        outcome.unwrap_or_else(|panic| resume_unwind(panic)).map_err(failed)
     }
 }
 

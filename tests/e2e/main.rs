@@ -25,10 +25,7 @@ use crate::ctx::{Floor, House, Scenario};
 /// Scenarios mostly wait, so more of them fit on a machine than it has cores.
 const AT_ONCE: usize = 8;
 
-#[allow(
-    clippy::print_stderr,
-    reason = "this is where a test run says why it did not run"
-)]
+#[allow(clippy::print_stderr, reason = "this is where a test run says why it did not run")]
 fn main() -> ExitCode {
     let mut args = Arguments::from_args();
     args.test_threads.get_or_insert(AT_ONCE);
@@ -50,9 +47,8 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let trials = scenarios
-        .into_iter()
-        .map(|scenario| scenario.into_trial(&floor, runtime.handle()));
+    let trials =
+        scenarios.into_iter().map(|scenario| scenario.into_trial(&floor, runtime.handle()));
     let conclusion = libtest_mimic::run(&args, trials.collect());
     match floor {
         Floor::House(house) => close(house, &conclusion, &runtime),
@@ -62,16 +58,10 @@ fn main() -> ExitCode {
 
 #[allow(clippy::print_stderr, reason = "a skip must be seen")]
 fn lay_floor(args: &Arguments, scenarios: &[Scenario], runtime: &Runtime) -> anyhow::Result<Floor> {
-    if args.list
-        || scenarios
-            .iter()
-            .all(|scenario| scenario.is_filtered_out(args))
-    {
+    if args.list || scenarios.iter().all(|scenario| scenario.is_filtered_out(args)) {
         return Ok(Floor::NotNeeded);
     }
-    let options = BedOptions::default()
-        .controller_manager(TaintEviction::Off)
-        .scheduler();
+    let options = BedOptions::default().controller_manager(TaintEviction::Off).scheduler();
     match runtime.block_on(Bed::start(options)) {
         Ok(bed) => Ok(Floor::House(Arc::new(House::new(bed)))),
         Err(StartError::Unavailable(reason)) => {

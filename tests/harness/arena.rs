@@ -65,11 +65,9 @@ impl Arena {
             .with_context(|| format!("create namespace {namespace}"))?;
         if bed.has_controllers() {
             let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), &namespace);
-            wait::until(
-                "the namespace's default ServiceAccount",
-                ACCOUNT,
-                async || Ok(accounts.get_opt("default").await?),
-            )
+            wait::until("the namespace's default ServiceAccount", ACCOUNT, async || {
+                Ok(accounts.get_opt("default").await?)
+            })
             .await?;
         }
         let lease_interval = bed.has_controllers().then(|| bed.lease_interval());
@@ -183,9 +181,7 @@ impl Arena {
 
     pub async fn delete_node(&self, node: &NodeRef) -> Result<()> {
         self.silence(node);
-        self.nodes()
-            .delete(node.name(), &DeleteParams::default())
-            .await?;
+        self.nodes().delete(node.name(), &DeleteParams::default()).await?;
         Ok(())
     }
 
@@ -209,15 +205,8 @@ impl Arena {
     /// Removes a pod at once, as a kubelet does when all its containers have ended.
     pub async fn remove(&self, pod: &PodRef) -> Result<()> {
         let uid = Some(pod.uid.clone());
-        let preconditions = Some(kube::api::Preconditions {
-            uid,
-            resource_version: None,
-        });
-        let params = DeleteParams {
-            preconditions,
-            ..DeleteParams::default()
-        }
-        .grace_period(0);
+        let preconditions = Some(kube::api::Preconditions { uid, resource_version: None });
+        let params = DeleteParams { preconditions, ..DeleteParams::default() }.grace_period(0);
         self.pods().delete(&pod.name, &params).await?;
         Ok(())
     }
@@ -230,26 +219,17 @@ impl Arena {
             let Some(name) = pod.metadata.name else {
                 continue;
             };
-            if pod
-                .metadata
-                .finalizers
-                .is_some_and(|finalizers| !finalizers.is_empty())
-            {
+            if pod.metadata.finalizers.is_some_and(|finalizers| !finalizers.is_empty()) {
                 let patch = Patch::Merge(json!({ "metadata": { "finalizers": null } }));
                 let _ = pods.patch(&name, &PatchParams::default(), &patch).await;
             }
         }
         let at_once = DeleteParams::default().grace_period(0);
-        pods.delete_collection(&at_once, &ListParams::default())
-            .await?;
+        pods.delete_collection(&at_once, &ListParams::default()).await?;
         let ours = ListParams::default().labels(&format!("{ARENA_LABEL}={}", self.namespace()));
-        self.nodes()
-            .delete_collection(&DeleteParams::default(), &ours)
-            .await?;
+        self.nodes().delete_collection(&DeleteParams::default(), &ours).await?;
         let namespaces: Api<Namespace> = Api::all(self.client());
-        namespaces
-            .delete(self.namespace(), &DeleteParams::default())
-            .await?;
+        namespaces.delete(self.namespace(), &DeleteParams::default()).await?;
         Ok(())
     }
 }
@@ -259,13 +239,11 @@ fn namespace_name(name: &str) -> String {
     const LONGEST: usize = 40;
     let clean: String = name
         .chars()
-        .map(|letter| {
-            if letter.is_ascii_alphanumeric() {
-                letter.to_ascii_lowercase()
-            } else {
-                '-'
-            }
-        })
+        .map(
+            |letter| {
+                if letter.is_ascii_alphanumeric() { letter.to_ascii_lowercase() } else { '-' }
+            },
+        )
         .take(LONGEST)
         .collect();
     let unique: u32 = rand::random();
@@ -299,11 +277,7 @@ async fn renew_lease(client: &Client, node: &str) -> Result<()> {
         },
     });
     leases
-        .patch(
-            node,
-            &PatchParams::apply("harness").force(),
-            &Patch::Apply(lease),
-        )
+        .patch(node, &PatchParams::apply("harness").force(), &Patch::Apply(lease))
         .await
         .with_context(|| format!("renew the lease of {node}"))?;
     Ok(())

@@ -137,9 +137,7 @@ impl AuditRecord {
     /// The UID that the request insisted on: a delete's precondition or a patch's `metadata.uid`.
     pub fn uid_precondition(&self) -> Option<&str> {
         let body = &self.request_object;
-        body["preconditions"]["uid"]
-            .as_str()
-            .or_else(|| body["metadata"]["uid"].as_str())
+        body["preconditions"]["uid"].as_str().or_else(|| body["metadata"]["uid"].as_str())
     }
 }
 
@@ -224,10 +222,7 @@ struct ReadSoFar {
 
 impl AuditLog {
     pub fn new(path: PathBuf) -> Self {
-        Self {
-            path,
-            read: Mutex::default(),
-        }
+        Self { path, read: Mutex::default() }
     }
 
     pub fn path(&self) -> &Path {
@@ -254,8 +249,6 @@ impl AuditLog {
             }
         }
         read.offset += whole as u64;
-        Ok(Audit {
-            records: read.records.clone(),
-        })
+        Ok(Audit { records: read.records.clone() })
     }
 }

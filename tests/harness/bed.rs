@@ -153,10 +153,7 @@ impl Bed {
 
     /// Stops everything, in order. Dropping does the same, but blocks and keeps errors to itself.
     pub async fn stop(self) -> Result<()> {
-        for component in [&self.scheduler, &self.controller_manager]
-            .into_iter()
-            .flatten()
-        {
+        for component in [&self.scheduler, &self.controller_manager].into_iter().flatten() {
             component.stop(How::Graceful).await?;
         }
         self.apiserver.stop(How::Graceful).await?;
@@ -193,9 +190,7 @@ impl Bed {
     /// A kubeconfig with which `user` talks to `proxy` instead.
     pub fn kubeconfig_via(&self, proxy: &FaultProxy, user: User) -> Result<PathBuf> {
         let label = format!("proxy-{}", proxy.port());
-        self.place
-            .users
-            .write_kubeconfig(&label, user, &proxy.url(), None)
+        self.place.users.write_kubeconfig(&label, user, &proxy.url(), None)
     }
 
     /// As [`Bed::client_for`], through `proxy`.
@@ -239,27 +234,21 @@ impl Bed {
     }
 
     pub fn controller_manager(&self) -> Result<&Component> {
-        self.controller_manager
-            .as_ref()
-            .context("this bed has no kube-controller-manager")
+        self.controller_manager.as_ref().context("this bed has no kube-controller-manager")
     }
 
     /// Restarts kube-controller-manager with its own taint eviction on or off.
     pub async fn set_taint_eviction(&self, taint_eviction: TaintEviction) -> Result<()> {
         let component = self.controller_manager()?;
         let mut args = component.args().await;
-        let old = args
-            .iter()
-            .position(|arg| arg.starts_with("--controllers="));
+        let old = args.iter().position(|arg| arg.starts_with("--controllers="));
         let old = old.context("kube-controller-manager runs without --controllers")?;
         args[old] = controllers_flag(taint_eviction);
         component.restart_with(args).await
     }
 
     pub fn scheduler(&self) -> Result<&Component> {
-        self.scheduler
-            .as_ref()
-            .context("this bed has no kube-scheduler")
+        self.scheduler.as_ref().context("this bed has no kube-scheduler")
     }
 
     pub fn options(&self) -> &BedOptions {
@@ -273,11 +262,7 @@ impl Bed {
 
     /// How often kubelets must renew their leases here.
     pub fn lease_interval(&self) -> Duration {
-        Duration::from_secs(if self.options.fast_node_monitor {
-            2
-        } else {
-            10
-        })
+        Duration::from_secs(if self.options.fast_node_monitor { 2 } else { 10 })
     }
 
     /// All requests that the audit policy records, up to now.
@@ -342,8 +327,7 @@ impl Place {
     }
 
     fn kubeconfig(&self, user: User) -> Result<PathBuf> {
-        self.users
-            .write_kubeconfig("direct", user, &self.apiserver_url(), Some(&self.ca()))
+        self.users.write_kubeconfig("direct", user, &self.apiserver_url(), Some(&self.ca()))
     }
 
     /// How to reach the API server, as nobody yet.
@@ -351,12 +335,8 @@ impl Place {
         let ca = self.ca();
         let text = std::fs::read(&ca).with_context(|| format!("read {}", ca.display()))?;
         let mut config = kube::Config::new(self.apiserver_url().parse()?);
-        config.root_cert = Some(
-            pem::parse_many(text)?
-                .into_iter()
-                .map(pem::Pem::into_contents)
-                .collect(),
-        );
+        config.root_cert =
+            Some(pem::parse_many(text)?.into_iter().map(pem::Pem::into_contents).collect());
         config.default_retry = false;
         Ok(config)
     }
@@ -384,10 +364,8 @@ impl Place {
                 ],
             ),
             Etcd::Plain(launch) => {
-                let (client, peer) = (
-                    format!("http://127.0.0.1:{client}"),
-                    format!("http://127.0.0.1:{peer}"),
-                );
+                let (client, peer) =
+                    (format!("http://127.0.0.1:{client}"), format!("http://127.0.0.1:{peer}"));
                 let mut flags = vec![
                     format!("--data-dir={data}"),
                     format!("--listen-client-urls={client}"),
@@ -404,11 +382,7 @@ impl Place {
             }
         };
         let health = format!("http://127.0.0.1:{client}/health");
-        Ok(Component::new(
-            self.program("etcd", launch, flags),
-            health,
-            leash,
-        ))
+        Ok(Component::new(self.program("etcd", launch, flags), health, leash))
     }
 
     fn apiserver(
@@ -449,11 +423,7 @@ impl Place {
         }
         flags.extend(options.apiserver_flags.iter().cloned());
         let health = format!("{}/readyz", self.apiserver_url());
-        Ok(Component::new(
-            self.program("kube-apiserver", launch, flags),
-            health,
-            leash,
-        ))
+        Ok(Component::new(self.program("kube-apiserver", launch, flags), health, leash))
     }
 
     fn controller_manager(
@@ -467,10 +437,7 @@ impl Place {
         let port = ports::free_port()?;
         let mut flags = self.follower_flags(name, User::ControllerManager, port)?;
         flags.extend([
-            format!(
-                "--service-account-private-key-file={}",
-                self.service_account_key.display()
-            ),
+            format!("--service-account-private-key-file={}", self.service_account_key.display()),
             format!("--root-ca-file={}", self.ca().display()),
             controllers_flag(taint_eviction),
         ]);
@@ -486,11 +453,7 @@ impl Place {
         }
         flags.extend(options.controller_manager_flags.iter().cloned());
         let health = format!("https://127.0.0.1:{port}/healthz");
-        Ok(Component::new(
-            self.program(name, launch, flags),
-            health,
-            leash,
-        ))
+        Ok(Component::new(self.program(name, launch, flags), health, leash))
     }
 
     fn scheduler(&self, launch: &Launch, leash: &Leash) -> Result<Component> {
@@ -498,11 +461,7 @@ impl Place {
         let port = ports::free_port()?;
         let flags = self.follower_flags(name, User::Scheduler, port)?;
         let health = format!("https://127.0.0.1:{port}/healthz");
-        Ok(Component::new(
-            self.program(name, launch, flags),
-            health,
-            leash,
-        ))
+        Ok(Component::new(self.program(name, launch, flags), health, leash))
     }
 
     /// Flags of a component that is a client of the API server.
@@ -517,10 +476,7 @@ impl Place {
             "--authentication-skip-lookup=true".to_owned(),
             "--bind-address=127.0.0.1".to_owned(),
             format!("--secure-port={port}"),
-            format!(
-                "--cert-dir={}",
-                self.folder.join(format!("{name}-tls")).display()
-            ),
+            format!("--cert-dir={}", self.folder.join(format!("{name}-tls")).display()),
             "--leader-elect=false".to_owned(),
             "--kube-api-qps=1000".to_owned(),
             "--kube-api-burst=2000".to_owned(),

@@ -54,17 +54,11 @@ impl Binaries {
         };
         let plain = |name: &str| {
             let path = assets.join(name);
-            path.is_file().then_some(Launch {
-                path,
-                args: Vec::new(),
-            })
+            path.is_file().then_some(Launch { path, args: Vec::new() })
         };
         let needed = |name: &str| {
             plain(name).with_context(|| {
-                format!(
-                    "KUBEBUILDER_ASSETS is {}, and no {name} is there",
-                    assets.display()
-                )
+                format!("KUBEBUILDER_ASSETS is {}, and no {name} is there", assets.display())
             })
         };
         let mut found = Self {
@@ -84,10 +78,8 @@ impl Binaries {
     fn in_one_file(folder: &Path) -> anyhow::Result<Self> {
         let path = folder.join("control-plane");
         ensure!(path.is_file(), "there is no {}", path.display());
-        let launch = |component: &str| Launch {
-            path: path.clone(),
-            args: vec![component.to_owned()],
-        };
+        let launch =
+            |component: &str| Launch { path: path.clone(), args: vec![component.to_owned()] };
         Ok(Self {
             etcd: Etcd::Ours(launch("etcd")),
             apiserver: launch("kube-apiserver"),
@@ -102,11 +94,7 @@ fn folder_from(variable: &str) -> anyhow::Result<Option<PathBuf>> {
         return Ok(None);
     };
     let folder = PathBuf::from(value);
-    ensure!(
-        folder.is_dir(),
-        "{variable} is {}, which is not a folder",
-        folder.display()
-    );
+    ensure!(folder.is_dir(), "{variable} is {}, which is not a folder", folder.display());
     Ok(Some(folder))
 }
 
@@ -139,9 +127,7 @@ async fn build() -> Result<PathBuf, StartError> {
     let (output, said) = run.await?;
     let last = said.last().cloned().unwrap_or_default();
     match output.status.code() {
-        Some(0) => Ok(PathBuf::from(
-            String::from_utf8_lossy(&output.stdout).trim(),
-        )),
+        Some(0) => Ok(PathBuf::from(String::from_utf8_lossy(&output.stdout).trim())),
         Some(NO_GO) => Err(StartError::Unavailable(last)),
         _ => {
             let status = output.status;

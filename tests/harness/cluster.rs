@@ -45,10 +45,7 @@ impl PodRef {
     pub fn of(pod: &Pod) -> Result<Self> {
         let metadata = &pod.metadata;
         Ok(Self {
-            namespace: metadata
-                .namespace
-                .clone()
-                .context("a pod without namespace")?,
+            namespace: metadata.namespace.clone().context("a pod without namespace")?,
             name: metadata.name.clone().context("a pod without name")?,
             uid: metadata.uid.clone().context("a pod without UID")?,
         })
@@ -76,11 +73,7 @@ pub fn no_schedule(key: &str) -> TaintSketch {
 }
 
 fn taint(key: &str, effect: &str) -> TaintSketch {
-    TaintSketch(Taint {
-        key: key.to_owned(),
-        effect: effect.to_owned(),
-        ..Taint::default()
-    })
+    TaintSketch(Taint { key: key.to_owned(), effect: effect.to_owned(), ..Taint::default() })
 }
 
 impl TaintSketch {
@@ -154,10 +147,7 @@ impl NodeSketch {
                 annotations: Some(self.annotations),
                 ..ObjectMeta::default()
             },
-            spec: Some(NodeSpec {
-                taints: Some(self.taints.clone()),
-                ..NodeSpec::default()
-            }),
+            spec: Some(NodeSpec { taints: Some(self.taints.clone()), ..NodeSpec::default() }),
             status: None,
         };
         let nodes: Api<Node> = Api::all(client.clone());
@@ -196,13 +186,7 @@ pub(super) async fn set_ready(client: &Client, node: &NodeRef, status: &str) -> 
         "allocatable": { "cpu": "64", "memory": "256Gi", "pods": "1000" },
     }});
     let nodes: Api<Node> = Api::all(client.clone());
-    nodes
-        .patch_status(
-            node.name(),
-            &PatchParams::default(),
-            &Patch::Strategic(status),
-        )
-        .await?;
+    nodes.patch_status(node.name(), &PatchParams::default(), &Patch::Strategic(status)).await?;
     Ok(())
 }
 
@@ -223,20 +207,13 @@ pub(super) async fn edit_taints(
     let mut outcome = Ok(());
     for _ in 0..TRIES {
         let mut object = nodes.get(node.name()).await?;
-        let taints = object
-            .spec
-            .get_or_insert_default()
-            .taints
-            .get_or_insert_default();
+        let taints = object.spec.get_or_insert_default().taints.get_or_insert_default();
         let before = taints.clone();
         edit(taints);
         if *taints == before {
             return Ok(());
         }
-        match nodes
-            .replace(node.name(), &PostParams::default(), &object)
-            .await
-        {
+        match nodes.replace(node.name(), &PostParams::default(), &object).await {
             Ok(_) => return Ok(()),
             Err(kube::Error::Api(status)) if status.is_conflict() => {
                 outcome = Err(kube::Error::Api(status));
@@ -304,10 +281,7 @@ impl PodSketch {
 
     /// Tolerates everything for ever.
     pub fn tolerates_everything(self) -> Self {
-        self.toleration(Toleration {
-            operator: Some("Exists".to_owned()),
-            ..Toleration::default()
-        })
+        self.toleration(Toleration { operator: Some("Exists".to_owned()), ..Toleration::default() })
     }
 
     pub fn toleration(mut self, toleration: Toleration) -> Self {
@@ -366,14 +340,11 @@ impl PodSketch {
             let pod = PodRef::of(&pod)?;
             if let Some(status) = self.status() {
                 let patch = Patch::Strategic(json!({ "status": status }));
-                pods.patch_status(&pod.name, &PatchParams::default(), &patch)
-                    .await?;
+                pods.patch_status(&pod.name, &PatchParams::default(), &patch).await?;
             }
             anyhow::Ok(pod)
         };
-        created
-            .await
-            .with_context(|| format!("create pod {namespace}/{name}"))
+        created.await.with_context(|| format!("create pod {namespace}/{name}"))
     }
 
     fn object(&self) -> Pod {

@@ -43,23 +43,12 @@ struct State {
 impl Component {
     /// A component that does not run yet and is ready when `health` answers 200.
     pub fn new(program: Program, health: String, leash: &Leash) -> Self {
-        Self {
-            health,
-            leash: leash.clone(),
-            state: Mutex::new(State {
-                program,
-                process: None,
-            }),
-        }
+        Self { health, leash: leash.clone(), state: Mutex::new(State { program, process: None }) }
     }
 
     /// Starts it, unless it runs, and waits until it is ready.
     pub async fn start(&self) -> Result<()> {
-        self.state
-            .lock()
-            .await
-            .start(&self.leash, &self.health)
-            .await
+        self.state.lock().await.start(&self.leash, &self.health).await
     }
 
     /// Brings it down, if it runs.
@@ -107,10 +96,7 @@ impl Component {
     /// Whether its process is there.
     pub async fn is_running(&self) -> bool {
         let mut state = self.state.lock().await;
-        state
-            .process
-            .as_mut()
-            .is_some_and(|process| matches!(process.exit_status(), Ok(None)))
+        state.process.as_mut().is_some_and(|process| matches!(process.exit_status(), Ok(None)))
     }
 
     /// The arguments that it is started with.
@@ -127,9 +113,7 @@ impl Component {
 impl State {
     fn running(&mut self) -> Result<&mut Process> {
         let name = &self.program.name;
-        self.process
-            .as_mut()
-            .with_context(|| format!("{name} does not run"))
+        self.process.as_mut().with_context(|| format!("{name} does not run"))
     }
 
     async fn start(&mut self, leash: &Leash, health: &str) -> Result<()> {

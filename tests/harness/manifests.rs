@@ -14,14 +14,8 @@ use serde::Deserialize;
 use super::users::User;
 
 /// What is needed of `deploy/` where no pod of ostrakon's own is going to run.
-const KINDS: [&str; 6] = [
-    "Namespace",
-    "ServiceAccount",
-    "ClusterRole",
-    "ClusterRoleBinding",
-    "Role",
-    "RoleBinding",
-];
+const KINDS: [&str; 6] =
+    ["Namespace", "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"];
 
 #[derive(Deserialize)]
 struct Kustomization {
@@ -57,11 +51,7 @@ pub async fn apply_rights(client: &Client) -> Result<()> {
         if !KINDS.contains(&types.kind.as_str()) {
             continue;
         }
-        let name = object
-            .metadata
-            .name
-            .clone()
-            .context("an object without name")?;
+        let name = object.metadata.name.clone().context("an object without name")?;
         let namespace = object.metadata.namespace.clone();
         if types.kind == "ServiceAccount" {
             let namespace = namespace.as_deref().unwrap_or("default");
@@ -73,13 +63,9 @@ pub async fn apply_rights(client: &Client) -> Result<()> {
             Some(namespace) => Api::namespaced_with(client.clone(), namespace, &resource),
             None => Api::all_with(client.clone(), &resource),
         };
-        api.patch(
-            &name,
-            &PatchParams::apply("harness").force(),
-            &Patch::Apply(&object),
-        )
-        .await
-        .with_context(|| format!("apply {} {name}", types.kind))?;
+        api.patch(&name, &PatchParams::apply("harness").force(), &Patch::Apply(&object))
+            .await
+            .with_context(|| format!("apply {} {name}", types.kind))?;
     }
     ensure!(
         account_is_there,

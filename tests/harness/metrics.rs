@@ -19,9 +19,7 @@ impl Metrics {
     /// Reads the Prometheus text format; lines that are not samples are left out.
     pub fn parse(text: &str) -> Self {
         let lines = text.lines().filter(|line| !line.starts_with('#'));
-        Self {
-            samples: lines.filter_map(sample).collect(),
-        }
+        Self { samples: lines.filter_map(sample).collect() }
     }
 
     /// The sum over all samples of `name` that carry all of `labels`; `None` if there is none.
@@ -46,11 +44,7 @@ impl Metrics {
 
     /// The names that were there.
     pub fn names(&self) -> Vec<&str> {
-        let mut names: Vec<&str> = self
-            .samples
-            .iter()
-            .map(|sample| sample.name.as_str())
-            .collect();
+        let mut names: Vec<&str> = self.samples.iter().map(|sample| sample.name.as_str()).collect();
         names.sort_unstable();
         names.dedup();
         names
@@ -70,11 +64,7 @@ fn sample(line: &str) -> Option<Sample> {
         }
         None => line.split_once(' ')?,
     };
-    Some(Sample {
-        name: series.to_owned(),
-        labels: BTreeMap::new(),
-        value: first_number(rest)?,
-    })
+    Some(Sample { name: series.to_owned(), labels: BTreeMap::new(), value: first_number(rest)? })
 }
 
 /// A value may be followed by a timestamp.

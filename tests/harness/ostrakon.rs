@@ -32,12 +32,7 @@ pub struct Launch {
 impl Launch {
     /// `ostrakon run` with this kubeconfig; logs on level `debug`.
     pub fn new(kubeconfig: PathBuf) -> Self {
-        Self {
-            kubeconfig,
-            args: Vec::new(),
-            env: Vec::new(),
-            port: None,
-        }
+        Self { kubeconfig, args: Vec::new(), env: Vec::new(), port: None }
     }
 
     /// Another argument.
@@ -81,12 +76,7 @@ impl Launch {
             log: bed.folder().join(format!("ostrakon-{run}.log")),
         };
         let process = Process::start(&program, bed.leash())?;
-        Ok(Ostrakon {
-            process,
-            log: program.log,
-            port,
-            launch: self,
-        })
+        Ok(Ostrakon { process, log: program.log, port, launch: self })
     }
 
     /// Starts it and waits until `/readyz` answers 200.
@@ -109,9 +99,7 @@ pub struct Ostrakon {
 impl Ostrakon {
     /// As it runs in a cluster: with the rights of `deploy/`, straight at the API server.
     pub async fn start(bed: &Bed) -> Result<Self> {
-        Launch::new(bed.kubeconfig(super::User::Ostrakon)?)
-            .start(bed)
-            .await
+        Launch::new(bed.kubeconfig(super::User::Ostrakon)?).start(bed).await
     }
 
     /// Waits until `/readyz` answers 200.
@@ -129,10 +117,7 @@ impl Ostrakon {
         .await
         .with_context(|| process.log_tail())?;
         if let Err(status) = ready {
-            bail!(
-                "ostrakon ended by itself ({status}); {}",
-                process.log_tail()
-            );
+            bail!("ostrakon ended by itself ({status}); {}", process.log_tail());
         }
         Ok(())
     }
@@ -147,10 +132,7 @@ impl Ostrakon {
     pub async fn stop(mut self) -> Result<Launch> {
         match self.process.stop(STOP).await? {
             Ended::Orderly(status) if status.success() => Ok(self.launch.clone()),
-            ended => bail!(
-                "ostrakon did not end well: {ended:?}; {}",
-                self.process.log_tail()
-            ),
+            ended => bail!("ostrakon did not end well: {ended:?}; {}", self.process.log_tail()),
         }
     }
 

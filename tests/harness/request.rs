@@ -22,13 +22,8 @@ pub enum Verb {
 
 impl Verb {
     /// The verbs that change something.
-    pub const WRITES: [Self; 5] = [
-        Self::Create,
-        Self::Update,
-        Self::Patch,
-        Self::Delete,
-        Self::DeleteCollection,
-    ];
+    pub const WRITES: [Self; 5] =
+        [Self::Create, Self::Update, Self::Patch, Self::Delete, Self::DeleteCollection];
 
     /// The verb as it is written in RBAC rules.
     pub fn as_str(self) -> &'static str {
@@ -70,11 +65,7 @@ impl RequestInfo {
             Some("apis") => parts.next().is_some() && parts.next().is_some(),
             _ => false,
         };
-        let rest: Vec<&str> = if is_resource {
-            parts.collect()
-        } else {
-            Vec::new()
-        };
+        let rest: Vec<&str> = if is_resource { parts.collect() } else { Vec::new() };
         let (namespace, rest) = match rest.as_slice() {
             // `namespaces/NS` alone, and its two subresources, are about the namespace itself.
             ["namespaces", _] | ["namespaces", _, "status" | "finalize"] => ("", rest.as_slice()),
@@ -100,9 +91,7 @@ fn verb(method: &Method, uri: &http::Uri, is_resource: bool, is_named: bool) -> 
         return Verb::Other;
     }
     let wants_watch = uri.query().is_some_and(|query| {
-        query
-            .split('&')
-            .any(|pair| matches!(pair, "watch=true" | "watch=1" | "watch"))
+        query.split('&').any(|pair| matches!(pair, "watch=true" | "watch=1" | "watch"))
     });
     match *method {
         Method::GET if wants_watch => Verb::Watch,

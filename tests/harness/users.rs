@@ -78,10 +78,7 @@ pub struct Users {
 impl Users {
     /// New tokens for all users; files are written to `folder`.
     pub fn new(folder: &Path) -> Self {
-        Self {
-            folder: folder.to_owned(),
-            secret: rand::random(),
-        }
+        Self { folder: folder.to_owned(), secret: rand::random() }
     }
 
     pub fn token(&self, user: User) -> String {
@@ -93,12 +90,7 @@ impl Users {
         let mut lines = String::new();
         for user in User::ALL {
             let (name, groups) = (user.name(), user.groups());
-            writeln!(
-                lines,
-                "{},{name},{},\"{groups}\"",
-                self.token(user),
-                user.short()
-            )?;
+            writeln!(lines, "{},{name},{},\"{groups}\"", self.token(user), user.short())?;
         }
         let path = self.folder.join("tokens.csv");
         write_file(&path, &lines)?;
@@ -125,9 +117,7 @@ impl Users {
             "contexts": [{ "name": "bed", "context": { "cluster": "bed", "user": user.short() } }],
             "current-context": "bed",
         });
-        let path = self
-            .folder
-            .join(format!("{label}-{}.kubeconfig", user.short()));
+        let path = self.folder.join(format!("{label}-{}.kubeconfig", user.short()));
         write_file(&path, &serde_json::to_string_pretty(&kubeconfig)?)?;
         Ok(path)
     }
@@ -154,10 +144,8 @@ pub fn write_service_account_key(folder: &Path) -> Result<PathBuf> {
     let pair = EcdsaKeyPair::from_pkcs8(algorithm, document.as_ref(), &random)
         .map_err(|rejected| anyhow::anyhow!("the new key was rejected: {rejected}"))?;
     let public = [&PUBLIC_KEY_HEAD, pair.public_key().as_ref()].concat();
-    let blocks = [
-        pem::Pem::new("PRIVATE KEY", document.as_ref()),
-        pem::Pem::new("PUBLIC KEY", public),
-    ];
+    let blocks =
+        [pem::Pem::new("PRIVATE KEY", document.as_ref()), pem::Pem::new("PUBLIC KEY", public)];
     let path = folder.join("service-account.key");
     write_file(&path, &pem::encode_many(&blocks))?;
     Ok(path)

@@ -35,10 +35,7 @@ pub struct Moment {
 
 impl Moment {
     pub fn now() -> Self {
-        Self {
-            at: Instant::now(),
-            wall: system_time(),
-        }
+        Self { at: Instant::now(), wall: system_time() }
     }
 }
 
@@ -61,10 +58,7 @@ impl Sighting {
     /// When something first happened to it.
     pub fn touched(&self) -> Option<Moment> {
         let condition = self.disruption.as_ref().map(|(moment, _)| *moment);
-        [self.deleted, condition]
-            .into_iter()
-            .flatten()
-            .min_by_key(|moment| moment.at)
+        [self.deleted, condition].into_iter().flatten().min_by_key(|moment| moment.at)
     }
 }
 
@@ -126,10 +120,7 @@ impl Witness {
         pods: impl IntoIterator<Item = &'a PodRef>,
         patience: Duration,
     ) -> Result<Vec<Sighting>> {
-        self.all_within("deleted", pods, patience, |sighting| {
-            sighting.deleted.is_some()
-        })
-        .await
+        self.all_within("deleted", pods, patience, |sighting| sighting.deleted.is_some()).await
     }
 
     /// Waits until each of `pods` is no longer there. In the order given.
@@ -138,8 +129,7 @@ impl Witness {
         pods: impl IntoIterator<Item = &'a PodRef>,
         patience: Duration,
     ) -> Result<Vec<Sighting>> {
-        self.all_within("gone", pods, patience, |sighting| sighting.gone.is_some())
-            .await
+        self.all_within("gone", pods, patience, |sighting| sighting.gone.is_some()).await
     }
 
     /// Waits until `end`, and fails as soon as one of `pods` is deleted or marked for it.
@@ -162,9 +152,7 @@ impl Witness {
         let touched = || {
             let sightings = self.shared.sightings.lock();
             let mut wanted = uids.iter().filter_map(|uid| sightings.get(*uid));
-            wanted
-                .find(|sighting| sighting.touched().is_some())
-                .cloned()
+            wanted.find(|sighting| sighting.touched().is_some()).cloned()
         };
         match self.until(duration, touched).await {
             Some(sighting) => bail!("{} was to be left alone: {sighting:?}", sighting.pod),
@@ -182,17 +170,10 @@ impl Witness {
         latest: Timestamp,
     ) -> Result<Sighting> {
         self.never_deleted_until([pod], earliest).await?;
-        let left = latest
-            .duration_since(system_time())
-            .max(SignedDuration::ZERO);
+        let left = latest.duration_since(system_time()).max(SignedDuration::ZERO);
         let sightings = self.deleted_within([pod], left.try_into()?).await?;
-        let sighting = sightings
-            .into_iter()
-            .next()
-            .context("one pod, one sighting")?;
-        let touched = sighting
-            .touched()
-            .context("a deleted pod is a touched one")?;
+        let sighting = sightings.into_iter().next().context("one pod, one sighting")?;
+        let touched = sighting.touched().context("a deleted pod is a touched one")?;
         ensure!(
             touched.wall >= earliest,
             "{pod} was touched at {}, before {earliest}",
@@ -213,9 +194,7 @@ impl Witness {
         let named: BTreeSet<&str> = pods.iter().map(|pod| pod.uid.as_str()).collect();
         let stranger = || {
             let sightings = self.shared.sightings.lock();
-            let mut others = sightings
-                .iter()
-                .filter(|(uid, _)| !named.contains(uid.as_str()));
+            let mut others = sightings.iter().filter(|(uid, _)| !named.contains(uid.as_str()));
             others.find_map(|(_, other)| other.touched().map(|_| other.clone()))
         };
         let whole = async {
@@ -248,21 +227,14 @@ impl Witness {
         let done = || {
             let sightings = self.shared.sightings.lock();
             let of = |pod: &&PodRef| sightings.get(&pod.uid).filter(|sighting| reached(sighting));
-            pods.iter()
-                .map(of)
-                .map(Option::<&Sighting>::cloned)
-                .collect::<Option<Vec<_>>>()
+            pods.iter().map(of).map(Option::<&Sighting>::cloned).collect::<Option<Vec<_>>>()
         };
         if let Some(sightings) = self.until(patience, done).await {
             return Ok(sightings);
         }
         let missing: Vec<String> = pods
             .iter()
-            .filter(|pod| {
-                !self
-                    .sighting(pod)
-                    .is_some_and(|sighting| reached(&sighting))
-            })
+            .filter(|pod| !self.sighting(pod).is_some_and(|sighting| reached(&sighting)))
             .map(ToString::to_string)
             .collect();
         bail!(
@@ -309,11 +281,8 @@ impl Shared {
             .list(&ListParams::default())
             .await
             .with_context(|| format!("list the pods of {}", self.namespace))?;
-        let here: BTreeSet<String> = list
-            .items
-            .iter()
-            .filter_map(|pod| pod.metadata.uid.clone())
-            .collect();
+        let here: BTreeSet<String> =
+            list.items.iter().filter_map(|pod| pod.metadata.uid.clone()).collect();
         for pod in &list.items {
             self.see(pod);
         }
@@ -325,9 +294,7 @@ impl Shared {
             }
         }
         self.changed.send_replace(());
-        list.metadata
-            .resource_version
-            .context("a list without resourceVersion")
+        list.metadata.resource_version.context("a list without resourceVersion")
     }
 
     async fn watch(&self, pods: &Api<Pod>, version: String) -> Result<()> {
@@ -353,35 +320,27 @@ impl Shared {
         };
         let now = Moment::now();
         let mut sightings = self.sightings.lock();
-        let sighting = sightings
-            .entry(identity.uid.clone())
-            .or_insert_with(|| Sighting {
-                pod: identity,
-                node: String::new(),
-                first_seen: now,
-                deleted: None,
-                gone: None,
-                disruption: None,
-            });
+        let sighting = sightings.entry(identity.uid.clone()).or_insert_with(|| Sighting {
+            pod: identity,
+            node: String::new(),
+            first_seen: now,
+            deleted: None,
+            gone: None,
+            disruption: None,
+        });
         if let Some(node) = pod.spec.as_ref().and_then(|spec| spec.node_name.as_ref()) {
             sighting.node.clone_from(node);
         }
         if pod.metadata.deletion_timestamp.is_some() {
             sighting.deleted.get_or_insert(now);
         }
-        let conditions = pod
-            .status
-            .as_ref()
-            .and_then(|status| status.conditions.as_ref());
+        let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_ref());
         let condition = conditions
             .into_iter()
             .flatten()
             .find(|condition| condition.type_ == "DisruptionTarget" && condition.status == "True");
         if let Some(condition) = condition {
-            let since = sighting
-                .disruption
-                .as_ref()
-                .map_or(now, |(since, _)| *since);
+            let since = sighting.disruption.as_ref().map_or(now, |(since, _)| *since);
             sighting.disruption = Some((since, condition.clone()));
         }
         drop(sightings);

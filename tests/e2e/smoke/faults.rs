@@ -56,12 +56,7 @@ impl Stage {
         let pod = arena.create(pod("p").on(&node)).await?;
         let proxy = ctx.bed().fault_proxy(seed).await?;
         let client = ctx.bed().client_via(&proxy, User::Ostrakon)?;
-        Ok(Self {
-            arena,
-            proxy,
-            client,
-            pod,
-        })
+        Ok(Self { arena, proxy, client, pod })
     }
 
     fn pods(&self) -> Api<Pod> {
@@ -73,10 +68,7 @@ impl Stage {
     }
 
     async fn delete(&self) -> Result<(), kube::Error> {
-        self.pods()
-            .delete(&self.pod.name, &DeleteParams::default())
-            .await
-            .map(|_| ())
+        self.pods().delete(&self.pod.name, &DeleteParams::default()).await.map(|_| ())
     }
 
     /// Whether the pod was deleted in truth.
@@ -103,18 +95,11 @@ async fn without_rules_everything_passes_as_the_same_user(ctx: &Ctx) -> Result<(
     ensure!(pods.list(&ListParams::default()).await?.items.len() == 1);
     let condition = json!({ "status": { "conditions": [{ "type": "Seen", "status": "True" }] } });
     let patch = Patch::Strategic(condition);
-    pods.patch_status(&stage.pod.name, &PatchParams::default(), &patch)
-        .await?;
+    pods.patch_status(&stage.pod.name, &PatchParams::default(), &patch).await?;
     stage.delete().await?;
     ensure!(stage.is_deleted().await?);
     ensure!(stage.proxy.count(&deletes()) == 1 && stage.proxy.count(&Match::all()) == 3);
-    ensure!(
-        stage
-            .proxy
-            .passed()
-            .iter()
-            .all(|passed| passed.fault.is_none())
-    );
+    ensure!(stage.proxy.passed().iter().all(|passed| passed.fault.is_none()));
     ctx.bed()
         .audit_until("the delete in the audit log", SOON, |audit| {
             let ours = audit.by(User::Ostrakon).namespace(stage.arena.namespace());
@@ -137,39 +122,25 @@ async fn refusals_look_like_the_api_servers_own(ctx: &Ctx) -> Result<()> {
         (504, "Timeout"),
     ];
     for (code, reason) in reasons {
-        stage
-            .proxy
-            .set_rules(vec![deletes().then(Fault::status(code))]);
+        stage.proxy.set_rules(vec![deletes().then(Fault::status(code))]);
         let status = status_of(stage.delete().await)?;
         ensure!(status.code == code && status.reason == reason, "{status:?}");
     }
 
     let budget = Answer::disruption_budget().retry_after(10);
-    stage
-        .proxy
-        .set_rules(vec![deletes().then(Fault::Answer(budget))]);
+    stage.proxy.set_rules(vec![deletes().then(Fault::Answer(budget))]);
     let status = status_of(stage.delete().await)?;
     let details = status.details.context("no details")?;
     ensure!(details.retry_after_seconds == 10, "{details:?}");
-    ensure!(
-        details.causes[0].reason == "DisruptionBudget",
-        "{details:?}"
-    );
+    ensure!(details.causes[0].reason == "DisruptionBudget", "{details:?}");
     let request = http::Request::delete(format!(
         "/api/v1/namespaces/{}/pods/{}",
         stage.arena.namespace(),
         stage.pod.name
     ));
-    let response = stage
-        .client
-        .send(request.body(kube::client::Body::empty())?)
-        .await?;
+    let response = stage.client.send(request.body(kube::client::Body::empty())?).await?;
     ensure!(response.status() == 429);
-    ensure!(
-        response.headers()["retry-after"] == "10",
-        "{:?}",
-        response.headers()
-    );
+    ensure!(response.headers()["retry-after"] == "10", "{:?}", response.headers());
     ensure!(!stage.is_deleted().await?);
     Ok(())
 }
@@ -178,9 +149,7 @@ async fn a_rule_hits_only_what_it_names_and_only_so_often(ctx: &Ctx) -> Result<(
     let stage = Stage::set(ctx).await?;
     let elsewhere = deletes().namespace("elsewhere").then(Fault::status(500));
     let another = deletes().name("another").then(Fault::status(500));
-    let status = Match::writes()
-        .resource("pods/status")
-        .then(Fault::status(500));
+    let status = Match::writes().resource("pods/status").then(Fault::status(500));
     let twice = deletes().then(Fault::status(503)).at_most(2);
     let then = deletes().then(Fault::status(409)).at_most(1);
     let rules = [&elsewhere, &another, &status, &twice, &then];
@@ -195,9 +164,7 @@ async fn a_rule_hits_only_what_it_names_and_only_so_often(ctx: &Ctx) -> Result<(
     let hits = rules.map(Rule::hits);
     ensure!(hits == [0, 0, 0, 2, 1], "{hits:?}");
 
-    stage
-        .proxy
-        .set_rules(vec![Match::all().then(Fault::status(500))]);
+    stage.proxy.set_rules(vec![Match::all().then(Fault::status(500))]);
     ensure!(stage.delete().await.is_err());
     stage.proxy.clear();
     stage.delete().await?;
@@ -219,11 +186,7 @@ async fn chance_follows_the_seed(ctx: &Ctx) -> Result<()> {
                 Err(other) => bail!("{other}"),
             });
         }
-        ensure!(
-            (8..32).contains(&rule.hits()),
-            "{} of 40 at 50 %",
-            rule.hits()
-        );
+        ensure!((8..32).contains(&rule.hits()), "{} of 40 at 50 %", rule.hits());
         ensure!(codes.contains(&500) && codes.contains(&503), "{codes:?}");
         runs.push(codes);
     }
@@ -233,9 +196,7 @@ async fn chance_follows_the_seed(ctx: &Ctx) -> Result<()> {
 
 async fn a_delayed_request_is_answered_late(ctx: &Ctx) -> Result<()> {
     let stage = Stage::set(ctx).await?;
-    stage
-        .proxy
-        .set_rules(vec![deletes().then(Fault::Delay(Duration::from_secs(1)))]);
+    stage.proxy.set_rules(vec![deletes().then(Fault::Delay(Duration::from_secs(1)))]);
     let begin = Instant::now();
     let (outcome, early) = tokio::join!(stage.delete(), async {
         tokio::time::sleep(Duration::from_millis(500)).await;
@@ -263,22 +224,16 @@ async fn a_hanging_request_is_never_answered(ctx: &Ctx) -> Result<()> {
     });
     ensure!(answer.await.is_err(), "there was an answer");
     ensure!(!stage.is_deleted().await?);
-    wait::until(
-        "the proxy to notice that the client has gone",
-        SOON,
-        async || Ok((stage.proxy.open(&deletes()) == 0).then_some(())),
-    )
+    wait::until("the proxy to notice that the client has gone", SOON, async || {
+        Ok((stage.proxy.open(&deletes()) == 0).then_some(()))
+    })
     .await?;
 
     let silence = deletes().then(Fault::Silence(Duration::from_secs(1)));
     stage.proxy.set_rules(vec![silence]);
     let begin = Instant::now();
     ensure!(stage.delete().await.is_err(), "silence was an answer");
-    ensure!(
-        begin.elapsed() >= Duration::from_secs(1),
-        "{:?}",
-        begin.elapsed()
-    );
+    ensure!(begin.elapsed() >= Duration::from_secs(1), "{:?}", begin.elapsed());
     ensure!(!stage.is_deleted().await?);
     Ok(())
 }
@@ -312,10 +267,7 @@ async fn an_answer_can_end_in_its_middle(ctx: &Ctx) -> Result<()> {
         match timeout(SOON, body.next()).await? {
             Some(Ok(bytes)) => arrived.extend_from_slice(&bytes),
             Some(Err(error)) => break error,
-            None => bail!(
-                "the answer was whole: {}",
-                String::from_utf8_lossy(&arrived)
-            ),
+            None => bail!("the answer was whole: {}", String::from_utf8_lossy(&arrived)),
         }
     };
     ensure!(arrived.len() == 100, "{} bytes, then {end}", arrived.len());
@@ -325,26 +277,14 @@ async fn an_answer_can_end_in_its_middle(ctx: &Ctx) -> Result<()> {
 
 async fn a_lost_answer_was_a_write_all_the_same(ctx: &Ctx) -> Result<()> {
     let stage = Stage::set(ctx).await?;
-    stage
-        .proxy
-        .set_rules(vec![deletes().then(Fault::LoseAnswer)]);
+    stage.proxy.set_rules(vec![deletes().then(Fault::LoseAnswer)]);
     let outcome = timeout(SOON, stage.delete()).await?;
-    ensure!(
-        matches!(&outcome, Err(error) if !matches!(error, kube::Error::Api(_))),
-        "{outcome:?}"
-    );
+    ensure!(matches!(&outcome, Err(error) if !matches!(error, kube::Error::Api(_))), "{outcome:?}");
     ensure!(stage.is_deleted().await?, "the write was lost too");
 
     let stage = Stage::set(ctx).await?;
-    stage
-        .proxy
-        .set_rules(vec![deletes().then(Fault::WithholdAnswer)]);
-    ensure!(
-        timeout(Duration::from_secs(1), stage.delete())
-            .await
-            .is_err(),
-        "an answer came"
-    );
+    stage.proxy.set_rules(vec![deletes().then(Fault::WithholdAnswer)]);
+    ensure!(timeout(Duration::from_secs(1), stage.delete()).await.is_err(), "an answer came");
     wait::until("the write behind the missing answer", SOON, async || {
         Ok(stage.is_deleted().await?.then_some(()))
     })
@@ -358,12 +298,7 @@ async fn a_watch_is_held_back_in_order(ctx: &Ctx) -> Result<()> {
 
     // Opened before there is a rule: that must not matter.
     let params = WatchParams::default().fields(&format!("metadata.name={node}"));
-    let version = stage
-        .nodes()
-        .list(&ListParams::default())
-        .await?
-        .metadata
-        .resource_version;
+    let version = stage.nodes().list(&ListParams::default()).await?.metadata.resource_version;
     let version = version.context("a list without version")?;
     let nodes = stage.nodes();
     let stream = nodes.watch(&params, &version).await?;
@@ -389,11 +324,7 @@ async fn a_watch_is_held_back_in_order(ctx: &Ctx) -> Result<()> {
     // Pod watches, and everything that is not a watch, go their way.
     let begin = Instant::now();
     stage.nodes().get(node.name()).await?;
-    ensure!(
-        begin.elapsed() < Duration::from_millis(900),
-        "{:?}",
-        begin.elapsed()
-    );
+    ensure!(begin.elapsed() < Duration::from_millis(900), "{:?}", begin.elapsed());
     Ok(())
 }
 
@@ -413,19 +344,12 @@ async fn next_change<K>(
 
 async fn what_is_held_back_arrives_when_the_rule_goes(ctx: &Ctx) -> Result<()> {
     let stage = Stage::set(ctx).await?;
-    stage.proxy.set_rules(vec![
-        Match::watch("pods").then(Fault::HoldBack(Duration::from_secs(600))),
-    ]);
-    let version = stage
-        .pods()
-        .list(&ListParams::default())
-        .await?
-        .metadata
-        .resource_version;
+    stage
+        .proxy
+        .set_rules(vec![Match::watch("pods").then(Fault::HoldBack(Duration::from_secs(600)))]);
+    let version = stage.pods().list(&ListParams::default()).await?.metadata.resource_version;
     let pods = stage.pods();
-    let stream = pods
-        .watch(&WatchParams::default(), &version.unwrap_or_default())
-        .await?;
+    let stream = pods.watch(&WatchParams::default(), &version.unwrap_or_default()).await?;
     let mut stream = std::pin::pin!(stream);
     let created = stage.arena.create(pod("new")).await?;
     let early = timeout(Duration::from_millis(700), next_change(&mut stream)).await;
@@ -434,22 +358,14 @@ async fn what_is_held_back_arrives_when_the_rule_goes(ctx: &Ctx) -> Result<()> {
     let begin = Instant::now();
     let arrived = timeout(SOON, next_change(&mut stream)).await??;
     ensure!(arrived.metadata.uid == Some(created.uid), "another pod");
-    ensure!(
-        begin.elapsed() < Duration::from_secs(2),
-        "{:?}",
-        begin.elapsed()
-    );
+    ensure!(begin.elapsed() < Duration::from_secs(2), "{:?}", begin.elapsed());
     Ok(())
 }
 
 async fn an_open_watch_is_cut_and_others_are_not(ctx: &Ctx) -> Result<()> {
     let stage = Stage::set(ctx).await?;
     let (pods, nodes) = (stage.pods(), stage.nodes());
-    let version = pods
-        .list(&ListParams::default())
-        .await?
-        .metadata
-        .resource_version;
+    let version = pods.list(&ListParams::default()).await?.metadata.resource_version;
     let version = version.unwrap_or_default();
     let on_pods = pods.watch(&WatchParams::default(), &version).await?;
     let node = NodeRef(format!("{}-n", stage.arena.namespace()));
@@ -481,25 +397,17 @@ async fn an_open_watch_is_cut_and_others_are_not(ctx: &Ctx) -> Result<()> {
 
 async fn a_watch_can_be_told_that_it_is_too_old(ctx: &Ctx) -> Result<()> {
     let stage = Stage::set(ctx).await?;
-    let expired = Match::watch("pods")
-        .then(Fault::WatchError(Answer::new(410)))
-        .at_most(1);
+    let expired = Match::watch("pods").then(Fault::WatchError(Answer::new(410))).at_most(1);
     stage.proxy.set_rules(vec![expired]);
     let pods = stage.pods();
     let stream = pods.watch(&WatchParams::default(), "1").await?;
     let mut stream = std::pin::pin!(stream);
     match timeout(SOON, stream.try_next()).await?? {
         Some(WatchEvent::Error(status)) => {
-            ensure!(
-                status.code == 410 && status.reason == "Expired",
-                "{status:?}"
-            );
+            ensure!(status.code == 410 && status.reason == "Expired", "{status:?}");
         }
         other => bail!("{other:?}"),
     }
-    ensure!(
-        timeout(SOON, stream.try_next()).await??.is_none(),
-        "it goes on"
-    );
+    ensure!(timeout(SOON, stream.try_next()).await??.is_none(), "it goes on");
     Ok(())
 }

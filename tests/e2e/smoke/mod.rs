@@ -8,11 +8,5 @@ mod sight;
 use crate::ctx::Scenario;
 
 pub(crate) fn trials() -> Vec<Scenario> {
-    [
-        bed::trials(),
-        faults::trials(),
-        rights::trials(),
-        sight::trials(),
-    ]
-    .concat()
+    [bed::trials(), faults::trials(), rights::trials(), sight::trials()].concat()
 }

@@ -67,10 +67,7 @@ const FORBIDDEN: [(&str, &str); 22] = [
 async fn ostrakon_may_do_what_it_needs(ctx: &Ctx) -> Result<()> {
     let client = ctx.bed().client_for(User::Ostrakon)?;
     for (verb, resource) in NEEDED {
-        ensure!(
-            is_allowed(&client, verb, resource).await?,
-            "may not {verb} {resource}"
-        );
+        ensure!(is_allowed(&client, verb, resource).await?, "may not {verb} {resource}");
     }
     Ok(())
 }
@@ -78,10 +75,7 @@ async fn ostrakon_may_do_what_it_needs(ctx: &Ctx) -> Result<()> {
 async fn ostrakon_may_do_nothing_else(ctx: &Ctx) -> Result<()> {
     let client = ctx.bed().client_for(User::Ostrakon)?;
     for (verb, resource) in FORBIDDEN {
-        ensure!(
-            !is_allowed(&client, verb, resource).await?,
-            "may {verb} {resource}"
-        );
+        ensure!(!is_allowed(&client, verb, resource).await?, "may {verb} {resource}");
     }
     Ok(())
 }
@@ -133,14 +127,10 @@ async fn rights_hold_for_real_requests(ctx: &Ctx) -> Result<()> {
         "type": "DisruptionTarget", "status": "True", "reason": "DeletionByTaintManager",
     }]}});
     let patch = Patch::Strategic(condition);
-    pods.patch_status(&pod.name, &PatchParams::default(), &patch)
-        .await?;
+    pods.patch_status(&pod.name, &PatchParams::default(), &patch).await?;
 
     let labels = Patch::Merge(json!({ "metadata": { "labels": { "a": "b" } } }));
-    match pods
-        .patch(&pod.name, &PatchParams::default(), &labels)
-        .await
-    {
+    match pods.patch(&pod.name, &PatchParams::default(), &labels).await {
         Err(kube::Error::Api(status)) if status.is_forbidden() => Ok(()),
         other => anyhow::bail!("patching the pod itself: {other:?}"),
     }
@@ -151,11 +141,7 @@ async fn the_api_server_accepts_all_of_deploy(ctx: &Ctx) -> Result<()> {
     let mut kinds = Vec::new();
     for object in manifests::objects()? {
         let types = object.types.clone().context("an object without kind")?;
-        let name = object
-            .metadata
-            .name
-            .clone()
-            .context("an object without name")?;
+        let name = object.metadata.name.clone().context("an object without name")?;
         let resource = ApiResource::from_gvk(&GroupVersionKind::try_from(&types)?);
         let api: Api<DynamicObject> = match &object.metadata.namespace {
             Some(namespace) => Api::namespaced_with(client.clone(), namespace, &resource),
@@ -168,9 +154,6 @@ async fn the_api_server_accepts_all_of_deploy(ctx: &Ctx) -> Result<()> {
             .with_context(|| format!("dry run of {} {name}", types.kind))?;
         kinds.push(types.kind);
     }
-    ensure!(
-        kinds.iter().any(|kind| kind == "Deployment"),
-        "no Deployment among {kinds:?}"
-    );
+    ensure!(kinds.iter().any(|kind| kind == "Deployment"), "no Deployment among {kinds:?}");
     Ok(())
 }

@@ -41,67 +41,34 @@ async fn the_audit_log_has_who_did_what_with_which_body(ctx: &Ctx) -> Result<()>
     let pods: Api<Pod> = Api::namespaced(ctx.bed().client_for(User::Ostrakon)?, arena.namespace());
 
     let wrong = delete_only("0a1b2c3d-0000-4000-8000-000000000001");
-    ensure!(
-        pods.delete(&pod.name, &wrong).await.is_err(),
-        "a wrong UID was no obstacle"
-    );
+    ensure!(pods.delete(&pod.name, &wrong).await.is_err(), "a wrong UID was no obstacle");
     pods.delete(&pod.name, &delete_only(&pod.uid)).await?;
 
-    let ours = |audit: Audit| {
-        audit
-            .namespace(arena.namespace())
-            .resource("pods")
-            .since(begin)
-    };
+    let ours = |audit: Audit| audit.namespace(arena.namespace()).resource("pods").since(begin);
     let deletes = ctx
         .bed()
         .audit_until("two deletes in the audit log", SOON, |audit| {
-            let deletes = ours(audit)
-                .by(User::Ostrakon)
-                .verb(Verb::Delete)
-                .name(&pod.name);
+            let deletes = ours(audit).by(User::Ostrakon).verb(Verb::Delete).name(&pod.name);
             (deletes.len() == 2).then_some(deletes)
         })
         .await?;
-    let [refused, done] = deletes.records() else {
-        anyhow::bail!("two, but not two")
-    };
+    let [refused, done] = deletes.records() else { anyhow::bail!("two, but not two") };
     ensure!(refused.code() == 409 && !refused.succeeded(), "{refused:?}");
     ensure!(done.code() == 200 && done.succeeded(), "{done:?}");
-    ensure!(
-        done.uid_precondition() == Some(pod.uid.as_str()),
-        "{done:?}"
-    );
+    ensure!(done.uid_precondition() == Some(pod.uid.as_str()), "{done:?}");
 
     let audit = ctx.bed().audit()?;
     let by_admin = ours(audit.clone()).by(User::Admin).verb(Verb::Create);
-    let created = by_admin
-        .records()
-        .first()
-        .context("the admin's create is missing")?;
-    ensure!(
-        created.request_object["spec"]["nodeName"] == json!(node.name()),
-        "{created:?}"
-    );
-    ensure!(
-        ours(audit.clone())
-            .by(User::Admin)
-            .verb(Verb::Delete)
-            .is_empty()
-    );
+    let created = by_admin.records().first().context("the admin's create is missing")?;
+    ensure!(created.request_object["spec"]["nodeName"] == json!(node.name()), "{created:?}");
+    ensure!(ours(audit.clone()).by(User::Admin).verb(Verb::Delete).is_empty());
     ensure!(ours(audit).by(User::Stranger).is_empty());
     Ok(())
 }
 
 fn delete_only(uid: &str) -> DeleteParams {
-    let preconditions = Preconditions {
-        uid: Some(uid.to_owned()),
-        resource_version: None,
-    };
-    DeleteParams {
-        preconditions: Some(preconditions),
-        ..DeleteParams::default()
-    }
+    let preconditions = Preconditions { uid: Some(uid.to_owned()), resource_version: None };
+    DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() }
 }
 
 async fn the_witness_sees_condition_deletion_and_end(ctx: &Ctx) -> Result<()> {
@@ -118,8 +85,7 @@ async fn the_witness_sees_condition_deletion_and_end(ctx: &Ctx) -> Result<()> {
         "type": "DisruptionTarget", "status": "True", "reason": "DeletionByTaintManager",
     }]}}));
     let pods = arena.pods();
-    pods.patch_status(&early.name, &PatchParams::default(), &patch)
-        .await?;
+    pods.patch_status(&early.name, &PatchParams::default(), &patch).await?;
     let before = system_time();
     tokio::time::sleep(Duration::from_millis(300)).await;
     pods.delete(&early.name, &DeleteParams::default()).await?;
@@ -130,23 +96,14 @@ async fn the_witness_sees_condition_deletion_and_end(ctx: &Ctx) -> Result<()> {
     let (marked, condition) = marked.as_ref().context("no condition seen")?;
     let deleted = deleted.context("no deletion seen")?;
     ensure!(condition.reason.as_deref() == Some("DeletionByTaintManager"));
-    ensure!(
-        marked.at < deleted.at && deleted.wall > before,
-        "{sightings:?}"
-    );
+    ensure!(marked.at < deleted.at && deleted.wall > before, "{sightings:?}");
 
     // A grace of 30 s and no kubelet: it stays. A grace of 0: it is gone.
     witness.gone_within([&late], SOON).await?;
-    ensure!(
-        witness
-            .sighting(&early)
-            .is_some_and(|sighting| sighting.gone.is_none())
-    );
+    ensure!(witness.sighting(&early).is_some_and(|sighting| sighting.gone.is_none()));
     arena.remove(&early).await?;
     witness.gone_within([&early, &late], SOON).await?;
-    witness
-        .never_deleted_for([&quiet], Duration::from_millis(200))
-        .await?;
+    witness.never_deleted_for([&quiet], Duration::from_millis(200)).await?;
     Ok(())
 }
 
@@ -160,13 +117,9 @@ async fn the_witness_fails_when_the_quiet_side_is_not_quiet(ctx: &Ctx) -> Result
     let now = system_time;
     let after = |seconds| now() + SignedDuration::from_secs(seconds);
 
-    let nothing = witness
-        .deleted_within([a], Duration::from_millis(300))
-        .await;
+    let nothing = witness.deleted_within([a], Duration::from_millis(300)).await;
     ensure!(nothing.is_err(), "{nothing:?}");
-    let not_yet = witness
-        .deleted_between(a, now(), now() + SignedDuration::from_millis(300))
-        .await;
+    let not_yet = witness.deleted_between(a, now(), now() + SignedDuration::from_millis(300)).await;
     ensure!(not_yet.is_err(), "{not_yet:?}");
 
     let too_soon = {
@@ -179,22 +132,15 @@ async fn the_witness_fails_when_the_quiet_side_is_not_quiet(ctx: &Ctx) -> Result
         deleted?;
         checked
     };
-    ensure!(
-        too_soon.is_err(),
-        "deleted before its time, and that passed: {too_soon:?}"
-    );
+    ensure!(too_soon.is_err(), "deleted before its time, and that passed: {too_soon:?}");
 
     arena.remove(b).await?;
-    let others = witness
-        .only_these_deleted([c], Duration::from_secs(5), Duration::ZERO)
-        .await;
+    let others = witness.only_these_deleted([c], Duration::from_secs(5), Duration::ZERO).await;
     ensure!(others.is_err(), "{others:?}");
     let touched = witness.never_deleted_until([b, c], after(60)).await;
     ensure!(touched.is_err());
     witness.never_deleted_until([c], Timestamp::MIN).await?;
-    witness
-        .only_these_deleted([a, b], SOON, Duration::from_millis(300))
-        .await?;
+    witness.only_these_deleted([a, b], SOON, Duration::from_millis(300)).await?;
     Ok(())
 }
 
@@ -207,14 +153,9 @@ async fn a_successor_of_the_same_name_is_another_pod(ctx: &Ctx) -> Result<()> {
     let second = arena.create(pod("same").on(&node).grace(0)).await?;
     witness.gone_within([&first], SOON).await?;
     witness.seen(&second).await?;
-    witness
-        .never_deleted_for([&second], Duration::from_millis(300))
-        .await?;
+    witness.never_deleted_for([&second], Duration::from_millis(300)).await?;
     ensure!(first.uid != second.uid && first.name == second.name);
-    ensure!(
-        arena.remove(&first).await.is_err(),
-        "the successor was removed instead"
-    );
+    ensure!(arena.remove(&first).await.is_err(), "the successor was removed instead");
     Ok(())
 }
 
@@ -222,27 +163,17 @@ async fn pods_and_nodes_are_as_sketched(ctx: &Ctx) -> Result<()> {
     let arena = ctx.arena().await?;
     let node = arena
         .create_node(
-            crate::harness::cluster::node("n").label("zone", "a").taint(
-                no_execute("k")
-                    .value("v")
-                    .added_at("2026-01-01T00:00:00Z".parse()?),
-            ),
+            crate::harness::cluster::node("n")
+                .label("zone", "a")
+                .taint(no_execute("k").value("v").added_at("2026-01-01T00:00:00Z".parse()?)),
         )
         .await?;
     let object = arena.nodes().get(node.name()).await?;
     let taints = object.spec.and_then(|spec| spec.taints).unwrap_or_default();
-    ensure!(
-        taints.len() == 1 && taints[0].value.as_deref() == Some("v"),
-        "{taints:?}"
-    );
+    ensure!(taints.len() == 1 && taints[0].value.as_deref() == Some("v"), "{taints:?}");
     let added = taints[0].time_added.as_ref().context("no timeAdded")?;
     ensure!(added.0 == "2026-01-01T00:00:00Z".parse()?);
-    ensure!(
-        object
-            .metadata
-            .labels
-            .is_some_and(|labels| labels["zone"] == "a")
-    );
+    ensure!(object.metadata.labels.is_some_and(|labels| labels["zone"] == "a"));
 
     let sketch = pod("p")
         .on(&node)
@@ -255,32 +186,19 @@ async fn pods_and_nodes_are_as_sketched(ctx: &Ctx) -> Result<()> {
         .running();
     let created: PodRef = arena.create(sketch).await?;
     let object = arena.pods().get(&created.name).await?;
-    let (spec, status) = (
-        object.spec.context("no spec")?,
-        object.status.context("no status")?,
-    );
+    let (spec, status) = (object.spec.context("no spec")?, object.status.context("no status")?);
     let tolerations = spec.tolerations.unwrap_or_default();
-    ensure!(
-        tolerations[0].toleration_seconds == Some(7),
-        "{tolerations:?}"
-    );
-    ensure!(
-        tolerations[1].toleration_seconds.is_none(),
-        "{tolerations:?}"
-    );
+    ensure!(tolerations[0].toleration_seconds == Some(7), "{tolerations:?}");
+    ensure!(tolerations[1].toleration_seconds.is_none(), "{tolerations:?}");
     ensure!(spec.node_name.as_deref() == Some(node.name()));
     ensure!(spec.termination_grace_period_seconds == Some(3));
     ensure!(status.phase.as_deref() == Some("Running"));
     let conditions = status.conditions.unwrap_or_default();
-    let scheduled = conditions
-        .iter()
-        .find(|condition| condition.type_ == "PodScheduled");
+    let scheduled = conditions.iter().find(|condition| condition.type_ == "PodScheduled");
     let scheduled = scheduled.and_then(|condition| condition.last_transition_time.as_ref());
     ensure!(scheduled.is_some_and(|time| time.0.to_string() == "2026-01-02T00:00:00Z"));
 
-    let finished = arena
-        .create(pod("finished").on(&node).phase("Succeeded"))
-        .await?;
+    let finished = arena.create(pod("finished").on(&node).phase("Succeeded")).await?;
     let object = arena.pods().get(&finished.name).await?;
     ensure!(object.status.and_then(|status| status.phase).as_deref() == Some("Succeeded"));
     Ok(())
@@ -297,19 +215,11 @@ async fn taints_are_edited_without_loss(ctx: &Ctx) -> Result<()> {
     let object = arena.nodes().get(node.name()).await?;
     let mut found = object.spec.and_then(|spec| spec.taints).unwrap_or_default();
     found.sort_by(|a, b| a.key.cmp(&b.key));
-    ensure!(
-        found.iter().map(|taint| &taint.key).eq(&keys[1..]),
-        "{found:?}"
-    );
+    ensure!(found.iter().map(|taint| &taint.key).eq(&keys[1..]), "{found:?}");
     ensure!(found[0].value.as_deref() == Some("again"), "{found:?}");
     arena.set_taints(&node, vec![no_execute("only")]).await?;
     let object = arena.nodes().get(node.name()).await?;
-    ensure!(
-        object
-            .spec
-            .and_then(|spec| spec.taints)
-            .is_some_and(|taints| taints.len() == 1)
-    );
+    ensure!(object.spec.and_then(|spec| spec.taints).is_some_and(|taints| taints.len() == 1));
     arena.delete_node(&node).await
 }
 
@@ -319,10 +229,7 @@ async fn metrics_are_read(_: &Ctx) -> Result<()> {
         a{code=\"200\",path=\"/x}\\\"y\"} 3\na{code=\"500\"} 4 1700000000\nb 1.5e3\nc NaN\n";
     let metrics = Metrics::parse(text);
     ensure!(metrics.get("a") == Some(7.0), "{metrics:?}");
-    ensure!(
-        metrics.sum("a", &[("code", "200"), ("path", "/x}\"y")]) == Some(3.0),
-        "{metrics:?}"
-    );
+    ensure!(metrics.sum("a", &[("code", "200"), ("path", "/x}\"y")]) == Some(3.0), "{metrics:?}");
     ensure!(metrics.sum("a", &[("code", "404")]).is_none());
     ensure!(metrics.get("b") == Some(1500.0));
     ensure!(metrics.names() == ["a", "b", "c"]);
@@ -332,12 +239,7 @@ async fn metrics_are_read(_: &Ctx) -> Result<()> {
 async fn requests_are_read_from_their_urls(_: &Ctx) -> Result<()> {
     let read = |method: Method, url: &str| {
         let info = RequestInfo::new(&method, &url.parse()?);
-        let subject = [
-            &info.resource,
-            &info.subresource,
-            &info.namespace,
-            &info.name,
-        ];
+        let subject = [&info.resource, &info.subresource, &info.namespace, &info.name];
         anyhow::Ok((info.verb.as_str(), subject.map(String::as_str).join(" ")))
     };
     let expect = |method, url: &str, verb: &str, subject: &str| {
@@ -346,42 +248,12 @@ async fn requests_are_read_from_their_urls(_: &Ctx) -> Result<()> {
         Ok(())
     };
     expect(Method::GET, "/api/v1/pods?limit=500", "list", "pods   ")?;
-    expect(
-        Method::GET,
-        "/api/v1/nodes?watch=true&x=y",
-        "watch",
-        "nodes   ",
-    )?;
+    expect(Method::GET, "/api/v1/nodes?watch=true&x=y", "watch", "nodes   ")?;
     expect(Method::GET, "/api/v1/nodes/n1", "get", "nodes   n1")?;
-    expect(
-        Method::PATCH,
-        "/api/v1/namespaces/a/pods/p/status",
-        "patch",
-        "pods status a p",
-    )?;
-    expect(
-        Method::DELETE,
-        "/api/v1/namespaces/a/pods/p",
-        "delete",
-        "pods  a p",
-    )?;
-    expect(
-        Method::DELETE,
-        "/api/v1/namespaces/a/pods",
-        "deletecollection",
-        "pods  a ",
-    )?;
-    expect(
-        Method::POST,
-        "/apis/events.k8s.io/v1/namespaces/a/events",
-        "create",
-        "events  a ",
-    )?;
-    expect(
-        Method::PUT,
-        "/api/v1/namespaces/a",
-        "update",
-        "namespaces   a",
-    )?;
+    expect(Method::PATCH, "/api/v1/namespaces/a/pods/p/status", "patch", "pods status a p")?;
+    expect(Method::DELETE, "/api/v1/namespaces/a/pods/p", "delete", "pods  a p")?;
+    expect(Method::DELETE, "/api/v1/namespaces/a/pods", "deletecollection", "pods  a ")?;
+    expect(Method::POST, "/apis/events.k8s.io/v1/namespaces/a/events", "create", "events  a ")?;
+    expect(Method::PUT, "/api/v1/namespaces/a", "update", "namespaces   a")?;
     expect(Method::GET, "/readyz", "other", "   ")
 }

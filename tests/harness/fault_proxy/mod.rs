@@ -116,11 +116,7 @@ impl FaultProxy {
         });
         let accepting = accept(listener, Arc::clone(&state), upstream);
         let acceptor = tokio::spawn(accepting).abort_handle();
-        Ok(Self {
-            address,
-            state,
-            acceptor,
-        })
+        Ok(Self { address, state, acceptor })
     }
 
     pub fn url(&self) -> String {
@@ -152,10 +148,7 @@ impl FaultProxy {
     pub fn cut(&self, requests: &Match) -> usize {
         let connections = self.state.connections.lock();
         let concerned = connections.values().filter(|connection| {
-            connection
-                .request
-                .as_ref()
-                .is_some_and(|request| requests.matches(request))
+            connection.request.as_ref().is_some_and(|request| requests.matches(request))
         });
         concerned.map(|connection| connection.task.abort()).count()
     }
@@ -163,9 +156,7 @@ impl FaultProxy {
     /// How many such requests are being answered right now; for a watch, how many are open.
     pub fn open(&self, requests: &Match) -> usize {
         let connections = self.state.connections.lock();
-        let open = connections
-            .values()
-            .filter_map(|connection| connection.request.as_ref());
+        let open = connections.values().filter_map(|connection| connection.request.as_ref());
         open.filter(|request| requests.matches(request)).count()
     }
 
@@ -177,10 +168,7 @@ impl FaultProxy {
     /// How many such requests came by.
     pub fn count(&self, requests: &Match) -> usize {
         let passed = self.state.passed.lock();
-        passed
-            .iter()
-            .filter(|passed| requests.matches(&passed.request))
-            .count()
+        passed.iter().filter(|passed| requests.matches(&passed.request)).count()
     }
 }
 
@@ -201,13 +189,7 @@ where
         let mut connections = state.connections.lock();
         let serving = serve(stream, id, Arc::clone(&state), Arc::clone(&upstream));
         let task = tokio::spawn(serving).abort_handle();
-        connections.insert(
-            id,
-            Connection {
-                task,
-                request: None,
-            },
-        );
+        connections.insert(id, Connection { task, request: None });
     }
 }
 
@@ -231,13 +213,9 @@ where
         state.note_open(id, Some(info.clone()));
         let answer = state.answer(request, info, &upstream).await?;
         // Until the body is through, the request is still open.
-        Ok::<_, Error>(answer.map(|body| {
-            UnsyncBoxBody::new(NotedBody {
-                body,
-                id,
-                state: Arc::clone(state),
-            })
-        }))
+        Ok::<_, Error>(
+            answer.map(|body| UnsyncBoxBody::new(NotedBody { body, id, state: Arc::clone(state) })),
+        )
     });
     // A cut is meant to be an error here.
     let _ = http1::Builder::new()
@@ -256,9 +234,7 @@ impl State {
 
     fn fault_for(&self, request: &RequestInfo) -> Option<Fault> {
         let rules = self.rules.borrow();
-        rules
-            .iter()
-            .find_map(|rule| rule.apply(request, &self.random))
+        rules.iter().find_map(|rule| rule.apply(request, &self.random))
     }
 
     async fn answer<C>(
@@ -271,11 +247,7 @@ impl State {
         C: Connect + Clone + Send + Sync + 'static,
     {
         let fault = self.fault_for(&info);
-        let passed = Passed {
-            at: Instant::now(),
-            request: info.clone(),
-            fault: fault.clone(),
-        };
+        let passed = Passed { at: Instant::now(), request: info.clone(), fault: fault.clone() };
         self.passed.lock().push(passed);
         match fault {
             None | Some(Fault::HoldBack(_) | Fault::AnyOf(_)) => {
@@ -297,13 +269,7 @@ impl State {
             }
             Some(Fault::CutBody(bytes)) => {
                 let answer = upstream.forward(request).await?;
-                Ok(answer.map(|body| {
-                    UnsyncBoxBody::new(CutBody {
-                        body,
-                        left: bytes,
-                        end: None,
-                    })
-                }))
+                Ok(answer.map(|body| UnsyncBoxBody::new(CutBody { body, left: bytes, end: None })))
             }
             Some(Fault::LoseAnswer) => {
                 upstream.carry_out(request).await?;
@@ -336,11 +302,7 @@ impl State {
                 }
             }
         });
-        let waiting = Held {
-            pieces,
-            info,
-            state: Arc::clone(self),
-        };
+        let waiting = Held { pieces, info, state: Arc::clone(self) };
         let stream = futures::stream::unfold(waiting, async |mut waiting| {
             let piece = waiting.next().await?;
             Some((piece, waiting))
@@ -365,10 +327,10 @@ impl Held {
         let mut rules = self.state.rules.subscribe();
         let mut counted = false;
         loop {
-            let rule = rules.borrow_and_update().iter().find_map(|rule| {
-                rule.hold(&self.info)
-                    .map(|duration| (duration, rule.clone()))
-            });
+            let rule = rules
+                .borrow_and_update()
+                .iter()
+                .find_map(|rule| rule.hold(&self.info).map(|duration| (duration, rule.clone())));
             let Some((duration, rule)) = rule else { break };
             counted = counted || rule.count();
             let due = arrival + duration;
@@ -401,10 +363,7 @@ where
         strip(&mut head.headers);
         // The body is whole now, and its length is known.
         head.headers.remove(header::CONTENT_LENGTH);
-        let mut answer = self
-            .client
-            .request(Request::from_parts(head, Full::new(body)))
-            .await?;
+        let mut answer = self.client.request(Request::from_parts(head, Full::new(body))).await?;
         strip(answer.headers_mut());
         Ok(answer)
     }
@@ -431,9 +390,7 @@ fn strip(headers: &mut HeaderMap) {
 fn made_up(answer: &Answer) -> Result<Answered> {
     let mut response = json_response(StatusCode::from_u16(answer.code())?, answer.body());
     if let Some(seconds) = answer.retry_after_seconds() {
-        response
-            .headers_mut()
-            .insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
     }
     Ok(response)
 }

@@ -30,10 +30,7 @@ impl Match {
 
     /// Requests with one of these verbs.
     pub fn verbs(verbs: impl Into<Vec<Verb>>) -> Self {
-        Self {
-            verbs: verbs.into(),
-            ..Self::default()
-        }
+        Self { verbs: verbs.into(), ..Self::default() }
     }
 
     /// Requests that change something.
@@ -77,13 +74,7 @@ impl Match {
 
     /// Does `fault` to these requests, always.
     pub fn then(self, fault: Fault) -> Rule {
-        Rule {
-            requests: self,
-            chance: 1.0,
-            at_most: None,
-            fault,
-            hits: Arc::default(),
-        }
+        Rule { requests: self, chance: 1.0, at_most: None, fault, hits: Arc::default() }
     }
 }
 
@@ -109,10 +100,7 @@ impl Answer {
 
     /// 429 as a disruption budget says it: with the cause that tells it from overload.
     pub fn disruption_budget() -> Self {
-        Self {
-            cause: Some("DisruptionBudget".to_owned()),
-            ..Self::new(429)
-        }
+        Self { cause: Some("DisruptionBudget".to_owned()), ..Self::new(429) }
     }
 
     /// Adds the header `Retry-After` and its twin in the body.
@@ -276,8 +264,6 @@ impl Rule {
     pub(super) fn count(&self) -> bool {
         let most = self.at_most.unwrap_or(u64::MAX);
         let more = |hits| (hits < most).then_some(hits + 1);
-        self.hits
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more)
-            .is_ok()
+        self.hits.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
     }
 }

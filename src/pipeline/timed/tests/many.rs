@@ -23,7 +23,7 @@ async fn all_countdowns_are_moved_when_the_clock_was_set() {
     assert_eq!(queue.get(&4).unwrap().due, not_before, "the floor holds");
     assert_eq!(queue.rearm_all(|_| None), 0);
     advance(secs(49)).await;
-    assert_eq!(run_due(&queue), []);
+    assert!(run_due(&queue).is_empty());
     advance(secs(1)).await;
     assert_eq!(run_due(&queue), [1]);
     // And back again.
@@ -86,15 +86,15 @@ async fn a_far_deadline_is_kept_to_the_second() {
     queue.arm(2, Instant::now() + 100 * YEAR, "a hundred");
     queue.arm(2, Instant::now() + 50 * YEAR, "fifty");
     for _ in 0..10 {
-        assert_eq!(run_due(&queue), []);
+        assert!(run_due(&queue).is_empty());
         advance(A_YEAR_LESS_A_SECOND).await;
     }
     advance(secs(9)).await;
-    assert_eq!(run_due(&queue), []);
+    assert!(run_due(&queue).is_empty());
     advance(secs(1)).await;
     assert_eq!(run_due(&queue), [1]);
     advance(39 * YEAR).await;
-    assert_eq!(run_due(&queue), []);
+    assert!(run_due(&queue).is_empty());
     advance(YEAR).await;
     assert_eq!(run_due(&queue), [2]);
 }
@@ -108,7 +108,7 @@ async fn a_queue_that_stood_empty_for_years_still_works() {
     assert_eq!(run_due(&queue), [1]);
     advance(5 * YEAR).await;
     queue.arm(1, Instant::now() + 2 * YEAR, "a");
-    assert_eq!(run_due(&queue), []);
+    assert!(run_due(&queue).is_empty());
     advance(2 * YEAR).await;
     assert_eq!(run_due(&queue), [1]);
 }

@@ -40,7 +40,7 @@ async fn a_retry_lifts_a_newer_countdown_to_its_floor_but_keeps_a_later_one() {
     assert_eq!(queue.arm(2, Instant::now(), "newer"), Armed::Moved);
     assert_eq!(queue.get(&2).unwrap().due, after(10));
     advance(secs(9)).await;
-    assert_eq!(run_due(&queue), []);
+    assert!(run_due(&queue).is_empty());
     advance(secs(1)).await;
     assert_eq!(run_due(&queue), [1, 2]);
     assert_nothing_more_comes(&queue).await;

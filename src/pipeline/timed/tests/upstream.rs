@@ -27,7 +27,7 @@ fn five_twice() -> Queue {
 async fn what_is_armed_twice_runs_once_and_at_its_time() {
     let queue = five_twice();
     advance(Duration::from_millis(9_999)).await;
-    assert_eq!(run_due(&queue), []);
+    assert!(run_due(&queue).is_empty());
     advance(Duration::from_millis(1)).await;
     assert_eq!(run_due(&queue), [1, 2, 3, 4, 5]);
     assert!(queue.is_empty());
