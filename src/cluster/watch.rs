@@ -19,7 +19,7 @@ use kube::client::Body;
 use rand::Rng;
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tracing::{debug, info, warn};
 
 use super::{Api, DecodeError, Metrics, RequestError};
@@ -35,6 +35,8 @@ const HEADER_TIMEOUT: Duration = Duration::from_secs(15);
 /// A stream that is silent for this long is taken up anew: the server sends a bookmark about
 /// once a minute, so the connection has died without a word.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(75);
+/// A stream that brought nothing but lasted for this long did not fail.
+const LASTED: Duration = Duration::from_secs(30);
 /// Seconds after which the server is asked to end a watch, jittered so that replicas spread.
 const WATCH_SECONDS: std::ops::Range<u32> = 240..300;
 /// An object of the API is at most 1.5 MiB (etcd's limit); what is longer is no event.
@@ -188,7 +190,7 @@ impl End {
 async fn follow<I: Index>(api: &Api, metrics: &Metrics, index: &mut I, mut version: String) {
     let mut failures = 0u32;
     loop {
-        let before = version.clone();
+        let (before, opened) = (version.clone(), Instant::now());
         let end = watch_once(api, metrics, index, &mut version).await;
         index.connected(false);
         metrics.watch_ended(I::RESOURCE, end.label());
@@ -196,7 +198,8 @@ async fn follow<I: Index>(api: &Api, metrics: &Metrics, index: &mut I, mut versi
             info!(resource = I::RESOURCE, version, "the watch's version has expired; listing anew");
             return;
         }
-        if before == version {
+        // A quiet stream that lasted was no failure.
+        if before == version && opened.elapsed() < LASTED {
             failures += 1;
         } else {
             failures = 0;
@@ -365,3 +368,6 @@ fn excerpt(body: &[u8]) -> String {
     let text = String::from_utf8_lossy(&body[..body.len().min(120)]);
     format!("{text:?}")
 }
+
+#[cfg(test)]
+mod tests;
