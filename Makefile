@@ -35,4 +35,4 @@ bench: ## Criterion benchmarks
 deny: ## licences, sources and duplicates of the dependencies; needs cargo-deny
 	$(CARGO) deny --all-features check bans licenses sources
 
-ci: fmt lint test doc e2e e2e-upstream ## all that CI runs
+ci: test fmt lint doc e2e e2e-upstream ## all that CI runs
