@@ -87,29 +87,34 @@ impl State {
         })
     }
 
-    fn look_at_status(&self, name: &NodeName, now: Timestamp) -> Decision {
-        let (Some((kubelet, _)), Some(stored)) = (self.live(name), self.nodes.get(name)) else {
+    fn look_at_status(&mut self, name: &NodeName, now: Timestamp) -> Decision {
+        if self.live(name).is_none() {
+            return Decision::Rest;
+        }
+        let stored = self
+            .nodes
+            .get(name)
+            .map(|node| node.status.conditions.as_slice());
+        let (Some(kubelet), Some(stored)) = (self.kubelets.get_mut(name), stored) else {
             return Decision::Rest;
         };
-        let stored = &stored.status.conditions;
         let interval = if is_outdated(stored, &kubelet.conduct) {
             self.options.sync_interval
         } else {
             self.options.status_interval
         };
-        match kubelet
-            .status_written
-            .map(|written| later(written, interval))
-        {
-            Some(due) if now < due => Decision::Wait(due),
-            _ => {
-                let conduct = &kubelet.conduct;
-                let patch = kubelet
-                    .node
-                    .status_patch(&kubelet.address, conduct, stored, now);
-                Decision::Send(Call::PatchNodeStatus(name.clone(), patch))
+        if let Some(written) = kubelet.status_written {
+            let due = later(written, interval);
+            if now < due {
+                return Decision::Wait(due);
             }
         }
+        // From now on, so that a switch that is set meanwhile is written right after this.
+        kubelet.status_written = Some(now);
+        let patch = kubelet
+            .node
+            .status_patch(&kubelet.address, &kubelet.conduct, stored, now);
+        Decision::Send(Call::PatchNodeStatus(name.clone(), patch))
     }
 
     fn look_at_mirror(&self, name: &NodeName, index: usize, now: Timestamp) -> Decision {
@@ -231,9 +236,8 @@ impl State {
                             kubelet.lease_exists = true;
                             kubelet.lease_due = later(now, pause);
                         }
-                        Part::Status => kubelet.status_written = Some(now),
                         Part::Mirror(index) => drop(kubelet.published.insert(*index, now)),
-                        Part::Shutdown | Part::Comeback => {}
+                        Part::Status | Part::Shutdown | Part::Comeback => {}
                     }
                 }
                 if let Reply::Node(node) = reply {
@@ -259,6 +263,11 @@ impl State {
                         kubelet.lease_exists = false;
                         return;
                     }
+                }
+            }
+            Work::Node(name, Part::Status) => {
+                if let Some(kubelet) = self.kubelets.get_mut(name) {
+                    kubelet.status_written = None;
                 }
             }
             Work::Pod(uid) if error.is_not_found() => return self.removed(*uid),

@@ -44,6 +44,13 @@ mod state;
 mod switches;
 mod watch;
 
+#[cfg(test)]
+mod decide_tests;
+#[cfg(test)]
+mod shell_tests;
+#[cfg(test)]
+mod testing;
+
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 

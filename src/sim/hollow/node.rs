@@ -254,3 +254,142 @@ fn stamp(said: &HollowCondition, stored: &[Condition], now: Timestamp) -> Value 
 fn owned((key, value): (&str, &str)) -> (String, String) {
     (key.to_owned(), value.to_owned())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::shutdown::ShutdownPlan;
+    use super::super::testing::at;
+    use super::*;
+
+    fn conduct(switches: impl IntoIterator<Item = Switch>) -> Conduct {
+        let mut conduct = Conduct::default();
+        for switch in switches {
+            conduct.apply(switch, at(0));
+        }
+        conduct
+    }
+
+    /// What is stored after the patch was written.
+    fn stored(conduct: &Conduct, now: Timestamp) -> Vec<Condition> {
+        let patch = HollowNode::new("n1").status_patch("172.16.0.1", conduct, &[], now);
+        serde_json::from_value(patch["status"]["conditions"].clone()).unwrap()
+    }
+
+    fn of<'a>(conditions: &'a [Condition], kind: &str) -> &'a Condition {
+        conditions.iter().find(|c| c.kind == kind).unwrap()
+    }
+
+    #[test]
+    fn a_node_is_registered_with_the_labels_of_a_kubelet_and_its_own() {
+        let node = HollowNode::new("n1").zone("a").region("r").label("x", "y");
+        let labels = node
+            .taint("dedicated", "gpu", "NoExecute")
+            .object()
+            .metadata
+            .labels
+            .unwrap();
+        let pairs: Vec<_> = labels
+            .iter()
+            .map(|(key, value)| (key.as_str(), value.as_str()))
+            .collect();
+        assert_eq!(
+            pairs,
+            [
+                ("kubernetes.io/arch", "amd64"),
+                ("kubernetes.io/hostname", "n1"),
+                ("kubernetes.io/os", "linux"),
+                ("topology.kubernetes.io/region", "r"),
+                ("topology.kubernetes.io/zone", "a"),
+                ("x", "y"),
+            ]
+        );
+    }
+
+    #[test]
+    fn a_healthy_node_reports_four_conditions_with_ready_last() {
+        let conditions = stored(&conduct([]), at(0));
+        let said: Vec<_> = conditions
+            .iter()
+            .map(|c| (c.kind.as_str(), c.status.as_str(), c.reason.as_str()))
+            .collect();
+        assert_eq!(
+            said,
+            [
+                ("MemoryPressure", "False", "KubeletHasSufficientMemory"),
+                ("DiskPressure", "False", "KubeletHasNoDiskPressure"),
+                ("PIDPressure", "False", "KubeletHasSufficientPID"),
+                ("Ready", "True", "KubeletReady"),
+            ]
+        );
+    }
+
+    #[test]
+    fn each_switch_shows_in_its_condition() {
+        let shutdown = Switch::Shutdown(Some(ShutdownPlan::default()));
+        let deadlock = HollowCondition::new("KernelDeadlock", "True").because("Stuck", "");
+        let overruled = HollowCondition::new("Ready", "Unknown").because("Lost", "");
+        #[rustfmt::skip]
+        let table = [
+            (Switch::NotReady(true), "Ready", "False", "KubeletNotReady"),
+            (shutdown, "Ready", "False", "KubeletNotReady"),
+            (Switch::MemoryPressure(true), "MemoryPressure", "True", "KubeletHasInsufficientMemory"),
+            (Switch::DiskPressure(true), "DiskPressure", "True", "KubeletHasDiskPressure"),
+            (Switch::PidPressure(true), "PIDPressure", "True", "KubeletHasInsufficientPID"),
+            (Switch::Condition(deadlock), "KernelDeadlock", "True", "Stuck"),
+            (Switch::Condition(overruled), "Ready", "Unknown", "Lost"),
+        ];
+        let healthy = stored(&conduct([]), at(0));
+        for (switch, kind, status, reason) in table {
+            let conduct = conduct([switch]);
+            assert!(is_outdated(&healthy, &conduct), "{kind}");
+            let conditions = stored(&conduct, at(0));
+            assert!(!is_outdated(&conditions, &conduct), "{kind}");
+            assert_eq!(conditions.iter().filter(|c| c.kind == kind).count(), 1);
+            assert_eq!(conditions.last().unwrap().kind, "Ready");
+            let said = of(&conditions, kind);
+            assert_eq!(
+                (said.status.as_str(), said.reason.as_str()),
+                (status, reason)
+            );
+        }
+    }
+
+    #[test]
+    fn a_transition_time_moves_only_when_the_status_does() {
+        let node = HollowNode::new("n1");
+        let healthy = stored(&conduct([]), at(0));
+        let patch = |conduct: &Conduct| node.status_patch("", conduct, &healthy, at(60));
+        let after = |conduct| -> Vec<Condition> {
+            serde_json::from_value(patch(&conduct)["status"]["conditions"].clone()).unwrap()
+        };
+        let same = after(conduct([]));
+        assert_eq!(of(&same, "Ready").last_transition_time, Some(at(0)));
+        let failed = after(conduct([Switch::NotReady(true)]));
+        assert_eq!(of(&failed, "Ready").last_transition_time, Some(at(60)));
+        assert_eq!(
+            of(&failed, "DiskPressure").last_transition_time,
+            Some(at(0))
+        );
+        let dated = HollowCondition::new("Old", "True").since(at(-3600));
+        let dated = after(conduct([Switch::Condition(dated)]));
+        assert_eq!(of(&dated, "Old").last_transition_time, Some(at(-3600)));
+    }
+
+    #[test]
+    fn a_condition_that_was_taken_off_is_deleted_and_that_of_others_is_not() {
+        let set = Switch::Condition(HollowCondition::new("Mine", "True"));
+        let stored = stored(&conduct([set.clone()]), at(0));
+        let conduct = conduct([set, Switch::NoCondition("Mine".to_owned())]);
+        assert!(is_outdated(&stored, &conduct));
+        let patch = HollowNode::new("n1").status_patch("", &conduct, &stored, at(0));
+        let conditions = patch["status"]["conditions"].as_array().unwrap();
+        assert!(conditions.contains(&json!({"type": "Mine", "$patch": "delete"})));
+
+        let mut healthy = self::stored(&Conduct::default(), at(0));
+        healthy.push(Condition {
+            kind: "NetworkUnavailable".to_owned(),
+            ..Condition::default()
+        });
+        assert!(!is_outdated(&healthy, &Conduct::default()));
+    }
+}

@@ -282,3 +282,52 @@ impl k8s_openapi::Metadata for Node {
         &mut self.metadata
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::pod;
+    use super::*;
+
+    #[test]
+    fn only_what_is_acted_on_is_kept() {
+        let pod = pod("a").mirror().deleted(7).build();
+        assert!(pod.is_mirror());
+        assert_eq!(pod.metadata.annotations.as_ref().unwrap().len(), 1);
+        assert!(pod.metadata.managed_fields.is_none());
+        let grace = Duration::from_secs(7);
+        assert_eq!(pod.deletion(), Some(Deletion { grace }));
+    }
+
+    #[test]
+    fn the_smallest_of_pods_and_an_unheard_of_phase_can_be_read() {
+        let text = r#"{"metadata": {"name": "a"}}"#;
+        let pod: Pod = serde_json::from_str(text).unwrap();
+        assert_eq!(pod.status.phase, Phase::Pending);
+        assert_eq!(pod.uid(), None);
+        assert_eq!(pod.deletion(), None);
+        let text = r#"{"metadata": {}, "status": {"phase": "Dreaming"}}"#;
+        let pod: Pod = serde_json::from_str(text).unwrap();
+        assert_eq!(pod.status.phase, Phase::Unknown);
+    }
+
+    #[test]
+    fn the_slowest_container_decides_when_a_pod_is_ready() {
+        let mut builder = pod("a").ready_after(3);
+        let slow =
+            serde_json::json!({"name": "slow", "readinessProbe": {"initialDelaySeconds": 9}});
+        builder.0["spec"]["containers"]
+            .as_array_mut()
+            .unwrap()
+            .push(slow);
+        assert_eq!(builder.build().readiness_delay(), Duration::from_secs(9));
+    }
+
+    #[test]
+    fn older_versions_are_told_from_newer_ones() {
+        let meta = |version: u64| pod("a").version(version).build().metadata;
+        assert!(is_newer(&meta(10), &meta(9)), "by number, not by text");
+        assert!(is_newer(&meta(9), &meta(9)));
+        assert!(!is_newer(&meta(9), &meta(10)));
+        assert!(is_newer(&ObjectMeta::default(), &meta(10)));
+    }
+}
