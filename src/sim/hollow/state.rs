@@ -297,11 +297,7 @@ impl State {
             return;
         }
         let name = NodeName::from(pod.spec.node_name.as_str());
-        let tended = Tended {
-            pod,
-            worker: Worker::default(),
-            ip: None,
-        };
+        let tended = Tended { pod, worker: Worker::default(), ip: None };
         self.pods.insert(uid, tended);
         self.pods_of.entry(name).or_default().insert(uid);
         self.ask(Work::Pod(uid));
