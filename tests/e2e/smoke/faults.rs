@@ -32,6 +32,7 @@ pub(super) fn trials() -> Vec<Scenario> {
         trial!(what_is_held_back_arrives_when_the_rule_goes),
         trial!(an_open_watch_is_cut_and_others_are_not),
         trial!(a_watch_can_be_told_that_it_is_too_old),
+        trial!(the_built_in_manager_evicts_wrongly_when_its_node_watch_is_late).alone(),
     ]
 }
 
@@ -501,5 +502,44 @@ async fn a_watch_can_be_told_that_it_is_too_old(ctx: &Ctx) -> Result<()> {
         timeout(SOON, stream.try_next()).await??.is_none(),
         "it goes on"
     );
+    Ok(())
+}
+
+/// What the proxy is for: a race that is never seen by chance becomes a certainty.
+async fn the_built_in_manager_evicts_wrongly_when_its_node_watch_is_late(ctx: &Ctx) -> Result<()> {
+    let bed = ctx.bed();
+    let arena = ctx.arena().await?;
+    let (node, other) = (arena.node("n").await?, arena.node("other").await?);
+    let proxy = bed.fault_proxy_for(User::Reference, 1).await?;
+    let kubeconfig = bed.kubeconfig_via(&proxy, User::Reference)?;
+    let _reference = bed.start_reference(&kubeconfig).await?;
+    let witness = arena.witness().await?;
+    let bystander = arena.create(pod("bystander").on(&other)).await?;
+
+    arena
+        .taint(&node, no_execute("not-yet").added_now())
+        .await?;
+    let rightly = arena.create(pod("rightly").on(&node).grace(0)).await?;
+    witness
+        .deleted_within([&rightly], Duration::from_secs(60))
+        .await?;
+
+    let late = Match::watch("nodes").then(Fault::HoldBack(Duration::from_secs(1)));
+    proxy.set_rules(vec![late.clone()]);
+    arena.untaint(&node, "not-yet").await?;
+    let wrongly = arena.create(pod("wrongly").on(&node).grace(0)).await?;
+    let expected = [&rightly, &wrongly];
+    witness
+        .only_these_deleted(expected, SOON, Duration::from_secs(2))
+        .await?;
+    ensure!(late.hits() > 0, "nothing was held back");
+    let spared = arena.create(pod("spared").on(&node)).await?;
+    witness
+        .never_deleted_for([&spared, &bystander], Duration::from_secs(2))
+        .await?;
+
+    let deletes = bed.audit()?.by(User::Reference).verb(Verb::Delete);
+    let deletes = deletes.namespace(arena.namespace()).succeeded();
+    ensure!(deletes.len() == 2, "{:?}", deletes.records());
     Ok(())
 }
