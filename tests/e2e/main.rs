@@ -6,6 +6,10 @@
 //!
 //! To add one, write `async fn it_does_this(ctx: &Ctx) -> Result<()>` in a module of `scenarios`
 //! and name it in the module's `trials()`.
+//!
+//! After a failure the folder with all logs is kept, and its path printed. `OSTRAKON_KEEP_BED=1`
+//! keeps it always. `OSTRAKON_CONTROL_PLANE` names a folder with a `control-plane` program to use
+//! instead of building one; `KUBEBUILDER_ASSETS` one with `etcd` and `kube-apiserver`.
 
 mod ctx;
 #[path = "../harness/mod.rs"]
