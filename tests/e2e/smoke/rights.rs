@@ -37,7 +37,6 @@ const NEEDED: [(&str, &str); 12] = [
     ("delete", "pods"),
     ("patch", "pods/status"),
     ("create", "events"),
-    ("patch", "events"),
     ("create", "authorization.k8s.io/selfsubjectaccessreviews"),
 ];
 
