@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
 use super::confirm::Confirmations;
-use super::{Backlog, Failure, FailureKind, Metrics, State};
+use super::{Backlog, Failure, FailureKind, Metrics, Pace, State};
 use crate::backoff::Backoff;
 use crate::clock::Clock;
 use crate::model::{Disruption, Node, NodeName, Pod, PodRef, Verdict};
@@ -120,6 +120,7 @@ pub struct Evictor<J, R, N> {
     metrics: Metrics,
     clock: Clock,
     confirmations: Confirmations,
+    pace: Arc<Pace>,
 }
 
 impl<J: Judge, R: Requests, N: Notices> Evictor<J, R, N> {
@@ -131,9 +132,10 @@ impl<J: Judge, R: Requests, N: Notices> Evictor<J, R, N> {
         backlog: Arc<Backlog>,
         metrics: Metrics,
         clock: Clock,
+        pace: Arc<Pace>,
     ) -> Self {
         let confirmations = Confirmations::default();
-        Self { judge, requests, notices, backlog, metrics, clock, confirmations }
+        Self { judge, requests, notices, backlog, metrics, clock, confirmations, pace }
     }
 
     /// Carries out one eviction as far as it goes now.
@@ -209,6 +211,7 @@ impl<J: Judge, R: Requests, N: Notices> Evictor<J, R, N> {
             }
         }
         self.announce(job, &verdict);
+        let start = Instant::now();
         if !past.marked && pod.disruption != Disruption::ByTaint {
             if let Err(failure) = self.requests.mark(&pod, now).await {
                 return self.settle(job, failure).await;
@@ -222,7 +225,10 @@ impl<J: Judge, R: Requests, N: Notices> Evictor<J, R, N> {
             }
         }
         match self.requests.delete(&job.pod).await {
-            Ok(()) => Ok(End::Deleted(verdict)),
+            Ok(()) => {
+                self.pace.went_well(start.elapsed());
+                Ok(End::Deleted(verdict))
+            }
             Err(failure) => self.settle(job, failure).await,
         }
     }
@@ -257,6 +263,9 @@ impl<J: Judge, R: Requests, N: Notices> Evictor<J, R, N> {
         after: Option<Duration>,
     ) -> Outcome {
         self.metrics.failed(kind);
+        if matches!(kind, FailureKind::Throttled | FailureKind::Timeout) {
+            self.pace.overloaded();
+        }
         let (failures, new) = self
             .backlog
             .update(job.pod.uid, |condemned| {

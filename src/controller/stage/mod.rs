@@ -144,6 +144,7 @@ impl Stage {
             Arc::clone(&shared.backlog),
             metrics,
             clock.clone(),
+            Arc::default(),
         );
         let decider = Decider { shared: Arc::clone(&shared) };
         Self {

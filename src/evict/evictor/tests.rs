@@ -160,6 +160,7 @@ impl Bench {
             Arc::clone(&backlog),
             metrics,
             Clock::starting_at(noon()),
+            Arc::default(),
         );
         Self { world, backlog, registry, evictor }
     }
