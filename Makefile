@@ -3,7 +3,7 @@
 CARGO ?= cargo
 CONTROL_PLANE := tests/control-plane/build
 
-.PHONY: help fmt lint test doc control-plane e2e e2e-upstream bench deny ci
+.PHONY: help fmt lint test doc control-plane e2e e2e-upstream bench bench-cluster deny ci
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "%-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -13,7 +13,7 @@ fmt: ## check the format; `cargo fmt` mends it
 
 lint: ## clippy over everything, warnings denied
 	$(CARGO) clippy --locked --all-targets
-	$(CARGO) clippy --locked --test e2e # left out of the above by `test = false`
+	$(CARGO) clippy --locked --test e2e --bench cluster # left out of the above, to be run by name only
 
 test: ## unit, property and simulation tests; needs a Rust toolchain and nothing else
 	$(CARGO) test --locked
@@ -30,8 +30,16 @@ e2e: control-plane ## scenarios on a real control plane; skipped without Go
 e2e-upstream: control-plane ## Kubernetes' own NoExecute cases, with and without ostrakon; skipped without Go
 	$(CARGO) test --locked --test upstream
 
-bench: ## Criterion benchmarks
+bench: ## benchmarks of the parts, in-process; minutes
 	$(CARGO) bench --locked
+
+# Cluster size, and how often each is measured. 5,000 nodes of 30 pods want 10 GiB and 20 minutes.
+NODES ?= 500
+PODS_PER_NODE ?= 30
+RUNS ?= 3
+
+bench-cluster: control-plane ## ostrakon beside the built-in taint eviction; writes docs/benchmarks; needs Go and Linux
+	NODES=$(NODES) PODS_PER_NODE=$(PODS_PER_NODE) RUNS=$(RUNS) $(CARGO) bench --locked --bench cluster
 
 deny: ## licences, sources and duplicates of the dependencies; needs cargo-deny
 	$(CARGO) deny --all-features check bans licenses sources
