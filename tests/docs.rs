@@ -1,5 +1,7 @@
 //! Documents that must not fall behind the code.
 
+#![allow(clippy::unwrap_used, reason = "a test")]
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
