@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::collections::BTreeSet;
+use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -59,11 +60,9 @@ fn the_command_line_reference_is_current() {
         let text = String::from_utf8(help.stdout).unwrap();
         let lines: Vec<_> = text.lines().map(str::trim_end).collect();
         let title = arguments.strip_suffix(&["--help"]).unwrap_or_default().join(" ");
-        page += &format!(
-            "\n## {}\n\n```text\n{}\n```\n",
-            format!("ostrakon {title}").trim(),
-            lines.join("\n")
-        );
+        let title = format!("ostrakon {title}");
+        let lines = lines.join("\n");
+        writeln!(page, "\n## {}\n\n```text\n{lines}\n```", title.trim()).unwrap();
     }
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/cli.md");
     if std::env::var_os("UPDATE_DOCS").is_some() {
