@@ -407,6 +407,17 @@ async fn the_servers_wish_to_wait_is_honoured() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn no_server_makes_a_pod_wait_longer_than_the_longest_pause() {
+    for after in [Duration::from_hours(1), Duration::from_secs(u64::MAX)] {
+        let bench = Bench::new();
+        let message = "x".to_owned();
+        let failure = Failure::Retry { kind: FailureKind::Throttled, message, after: Some(after) };
+        bench.refuse("delete", failure);
+        assert_eq!(bench.run().await, Outcome::Again(Duration::from_secs(120)));
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_pod_that_is_gone_at_the_server_is_no_failure() {
     for at in ["mark", "delete"] {
         let bench = Bench::new();
