@@ -117,7 +117,7 @@ impl Fleet {
             format!("/api/v1/namespaces/{}/pods/{}?resourceVersion=0", pod.namespace, pod.name);
         wait::until("the API server to know all pods", CACHED, async || {
             let request = http::Request::get(&path).body(Vec::new())?;
-            Ok(self.client.request_text(request).await.ok())
+            Ok(Some(self.client.request_text(request).await?))
         })
         .await?;
         Ok(())

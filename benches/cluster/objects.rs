@@ -18,7 +18,7 @@ impl StoredPod {
     }
 }
 
-/// What differs from pod to pod, in the template.
+/// What differs from pod to pod, in the template. No other `@` may be there.
 const NAMESPACE: &str = "@namespace@";
 const NAME: &str = "@name@";
 const UID: &str = "@uid@";
@@ -174,7 +174,7 @@ fn pod_spec() -> Value {
             "ports": [{ "name": "http", "containerPort": 8080, "protocol": "TCP" }],
             "env": [
                 { "name": "LOG_LEVEL", "value": "info" },
-                { "name": "DATABASE_URL", "value": "postgres://web@db.shop.svc.cluster.local/shop" },
+                { "name": "DATABASE_URL", "value": "postgres://db.shop.svc.cluster.local/shop" },
                 { "name": "CACHE_ADDRESS", "value": "cache.shop.svc.cluster.local:6379" },
                 { "name": "POD_IP", "valueFrom": { "fieldRef":
                     { "apiVersion": "v1", "fieldPath": "status.podIP" } } },
@@ -235,7 +235,7 @@ fn pod_status(born: &str) -> Value {
             "ready": true,
             "restartCount": 0,
             "image": "registry.example.com/shop/web:2.14.3",
-            "imageID": "registry.example.com/shop/web@sha256:4f6b1c0c5f0e4f5f7a9be4a3b3f2f1d6d8c7b6a5948372615049382716051423",
+            "imageID": "sha256:4f6b1c0c5f0e4f5f7a9be4a3b3f2f1d6d8c7b6a5948372615049382716051423",
             "containerID": "containerd://0a1b2c3d4e5f60718293a4b5c6d7e8f90a1b2c3d4e5f60718293a4b5c6d7e8f9",
             "started": true,
             "allocatedResources": { "cpu": "250m", "memory": "256Mi" },
