@@ -118,7 +118,8 @@ impl Api {
         Self { client, metrics }
     }
 
-    /// Sets the pod's `DisruptionTarget` condition, unless it is another pod by now (409).
+    /// Sets the pod's `DisruptionTarget` condition, unless it is another pod by now
+    /// (422: the UID in a patch is compared as a field that cannot change).
     ///
     /// # Errors
     /// See [`RequestError`].

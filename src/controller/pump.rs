@@ -142,6 +142,14 @@ impl HandedOut {
         }
     }
 
+    /// Loses it, as a controller must not.
+    #[cfg(test)]
+    pub(super) fn forget(mut self) {
+        self.finished = true;
+        let timers = &self.shared.timers[self.shard];
+        timers.complete(&self.key, self.token, pipeline::Outcome::Done);
+    }
+
     fn again(&self, pause: Duration) {
         let value = Work::Evict { pod: self.job.pod.clone(), verdict: self.job.verdict.clone() };
         let retry = pipeline::Outcome::Retry { not_before: Instant::now() + pause, value };

@@ -50,7 +50,9 @@ fn failure(error: RequestError) -> Failure {
         RequestError::Status(answer) if answer.code == 404 && answer.reason == "NotFound" => {
             Failure::Gone
         }
-        RequestError::Status(answer) if answer.code == 409 => Failure::Conflict(message),
+        RequestError::Status(answer) if matches!(answer.code, 409 | 422) => {
+            Failure::Doubtful { kind: FailureKind::of_code(answer.code), message }
+        }
         RequestError::Status(answer) => {
             retry(FailureKind::of_code(answer.code), answer.retry_after)
         }
@@ -97,8 +99,10 @@ mod tests {
 
     #[test]
     fn every_other_failure_is_tried_again() {
-        assert!(matches!(refused(409, "Conflict"), Failure::Conflict(_)));
-        for code in [400, 401, 403, 410, 422, 429, 500, 502, 503, 504] {
+        for code in [409, 422] {
+            assert!(matches!(refused(code, ""), Failure::Doubtful { .. }), "{code}");
+        }
+        for code in [400, 401, 403, 410, 429, 500, 502, 503, 504] {
             let Failure::Retry { kind, after, .. } = refused(code, "") else {
                 panic!("{code} was given up")
             };

@@ -234,10 +234,9 @@ impl<J: Judge, R: Requests, N: Notices> Evictor<J, R, N> {
     async fn settle(&self, job: &Job, failure: Failure) -> Result<End, Trouble> {
         match failure {
             Failure::Gone => Ok(End::AlreadyGone),
-            // A UID that does not fit any more and a write that lost a race look alike.
-            Failure::Conflict(message) => match self.requests.presence(&job.pod).await {
+            Failure::Doubtful { kind, message } => match self.requests.presence(&job.pod).await {
                 Ok(Presence::Gone) => Ok(End::AlreadyGone),
-                _ => Err((FailureKind::Conflict, message, None)),
+                _ => Err((kind, message, None)),
             },
             Failure::Retry { kind, message, after } => Err((kind, message, after)),
         }
@@ -273,7 +272,7 @@ impl<J: Judge, R: Requests, N: Notices> Evictor<J, R, N> {
             .unwrap_or((1, true));
         // Whoever asks for more is not waited for: some proxies ask for hours.
         let asked = after.unwrap_or_default().min(BACKOFF.most);
-        let pause = BACKOFF.pause(failures).max(asked);
+        let pause = BACKOFF.pause(failures, job.pod.uid.0).max(asked);
         if new {
             warn!(pod = %job.pod, uid = %job.pod.uid, cause = kind.label(), error = message,
                 ?pause, "eviction failed; it will be tried again until it succeeds");

@@ -433,16 +433,18 @@ async fn a_pod_that_is_gone_at_the_server_is_no_failure() {
 #[tokio::test(start_paused = true)]
 async fn a_conflict_is_looked_into() {
     let bench = Bench::new();
-    bench.refuse("delete", Failure::Conflict("UID".into()));
+    bench
+        .refuse("delete", Failure::Doubtful { kind: FailureKind::Conflict, message: "UID".into() });
     bench.world.lock().presence = Ok(Presence::Gone);
     bench.run().await;
     assert_eq!(bench.requests(), ["node", "mark", "delete", "presence"]);
     assert_eq!(bench.state(), Some(State::Sent), "another pod has the name: gone");
 
     let bench = Bench::new();
-    bench.refuse("mark", Failure::Conflict("lost a race".into()));
+    bench
+        .refuse("mark", Failure::Doubtful { kind: FailureKind::Invalid, message: "policy".into() });
     bench.run().await;
-    assert_eq!(bench.state(), Some(State::Failing(FailureKind::Conflict)));
+    assert_eq!(bench.state(), Some(State::Failing(FailureKind::Invalid)));
 }
 
 #[tokio::test(start_paused = true)]
