@@ -180,7 +180,6 @@ impl State {
                 kubelet.back_at = None;
                 kubelet.conduct.restarting = false;
                 kubelet.status_written = None;
-                kubelet.lease_due = now;
                 self.ask_all_of(name);
             }
             None => {}
