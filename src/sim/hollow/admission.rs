@@ -87,19 +87,9 @@ mod tests {
             let taint = json!({"key": "gpu", "value": "a", "effect": effect});
             let taints = [serde_json::from_value(taint).unwrap()];
             let said = |pod: &Pod, conduct: &Conduct| refusal(pod, conduct, &taints).is_some();
-            assert_eq!(
-                said(&builder.clone().build(), &conduct),
-                refused,
-                "{tolerations}"
-            );
-            assert!(
-                !said(&builder.clone().build(), &Conduct::default()),
-                "only if asked to"
-            );
-            assert!(
-                !said(&builder.mirror().build(), &conduct),
-                "static pods always run"
-            );
+            assert_eq!(said(&builder.clone().build(), &conduct), refused, "{tolerations}");
+            assert!(!said(&builder.clone().build(), &Conduct::default()), "only if asked to");
+            assert!(!said(&builder.mirror().build(), &conduct), "static pods always run");
         }
     }
 }

@@ -68,10 +68,7 @@ pub(super) struct Timers<T> {
 impl<T: Clone + Eq + Hash> Timers<T> {
     /// No timers.
     pub(super) fn new() -> Self {
-        Self {
-            queue: DelayQueue::new(),
-            keys: HashMap::new(),
-        }
+        Self { queue: DelayQueue::new(), keys: HashMap::new() }
     }
 
     /// Sets the thing's timer, in the place of one that it has.

@@ -62,55 +62,42 @@ impl Calls {
     /// Creates the node.
     pub(super) async fn create_node(&self, node: &core::Node) -> Result<Node> {
         let api: Api<core::Node> = Api::all(self.client.clone());
-        let created = self
-            .within(api.create(&PostParams::default(), node))
-            .await?;
-        Ok(Node {
-            metadata: created.metadata,
-            ..Node::default()
-        })
+        let created = self.within(api.create(&PostParams::default(), node)).await?;
+        Ok(Node { metadata: created.metadata, ..Node::default() })
     }
 
     /// Patches the node's metadata.
     pub(super) async fn patch_node(&self, name: &NodeName, patch: &Value) -> Result<Node> {
         let api: Api<Node> = Api::all(self.client.clone());
         let patch = Patch::Merge(patch);
-        self.within(api.patch(name.as_str(), &params(), &patch))
-            .await
+        self.within(api.patch(name.as_str(), &params(), &patch)).await
     }
 
     /// Patches the node's status.
     pub(super) async fn patch_node_status(&self, name: &NodeName, patch: &Value) -> Result<Node> {
         let api: Api<Node> = Api::all(self.client.clone());
         let patch = Patch::Strategic(patch);
-        self.within(api.patch_status(name.as_str(), &params(), &patch))
-            .await
+        self.within(api.patch_status(name.as_str(), &params(), &patch)).await
     }
 
     /// Deletes the node.
     pub(super) async fn delete_node(&self, name: &NodeName) -> Result<()> {
         let api: Api<Node> = Api::all(self.client.clone());
         let params = DeleteParams::default();
-        self.within(api.delete(name.as_str(), &params))
-            .await
-            .map(drop)
+        self.within(api.delete(name.as_str(), &params)).await.map(drop)
     }
 
     /// Creates a lease.
     pub(super) async fn create_lease(&self, lease: &Lease) -> Result<()> {
         let api: Api<Lease> = Api::namespaced(self.client.clone(), lease::NAMESPACE);
-        self.within(api.create(&PostParams::default(), lease))
-            .await
-            .map(drop)
+        self.within(api.create(&PostParams::default(), lease)).await.map(drop)
     }
 
     /// Renews a lease.
     pub(super) async fn patch_lease(&self, name: &NodeName, patch: &Value) -> Result<()> {
         let api: Api<Lease> = Api::namespaced(self.client.clone(), lease::NAMESPACE);
         let patch = Patch::Merge(patch);
-        self.within(api.patch(name.as_str(), &params(), &patch))
-            .await
-            .map(drop)
+        self.within(api.patch(name.as_str(), &params(), &patch)).await.map(drop)
     }
 
     /// Creates a pod, which is bound from the start.
@@ -119,20 +106,15 @@ impl Calls {
         let api: Api<core::Pod> = Api::namespaced(self.client.clone(), namespace);
         let request = kube::core::Request::new(api.resource_url());
         let body = serde_json::to_vec(pod).map_err(KubeError::SerdeError)?;
-        let request = request
-            .create(&PostParams::default(), body)
-            .map_err(KubeError::BuildRequest)?;
+        let request =
+            request.create(&PostParams::default(), body).map_err(KubeError::BuildRequest)?;
         self.within(self.client.request(request)).await
     }
 
     /// Patches a pod's status.
     pub(super) async fn patch_pod_status(&self, pod: &Pod, patch: &Value) -> Result<Pod> {
         let patch = Patch::Strategic(patch);
-        self.within(
-            self.pods_of(pod)
-                .patch_status(pod.name(), &params(), &patch),
-        )
-        .await
+        self.within(self.pods_of(pod).patch_status(pod.name(), &params(), &patch)).await
     }
 
     /// Deletes a pod with no grace, provided that it is still this very pod.
@@ -145,9 +127,7 @@ impl Calls {
             }),
             ..DeleteParams::default()
         };
-        self.within(self.pods_of(pod).delete(pod.name(), &params))
-            .await
-            .map(drop)
+        self.within(self.pods_of(pod).delete(pod.name(), &params)).await.map(drop)
     }
 
     fn pods_of(&self, pod: &Pod) -> Api<Pod> {
@@ -163,8 +143,5 @@ impl Calls {
 }
 
 fn params() -> PatchParams {
-    PatchParams {
-        field_manager: Some(FIELD_MANAGER.to_owned()),
-        ..PatchParams::default()
-    }
+    PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() }
 }

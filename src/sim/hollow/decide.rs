@@ -91,10 +91,7 @@ impl State {
         if self.live(name).is_none() {
             return Decision::Rest;
         }
-        let stored = self
-            .nodes
-            .get(name)
-            .map(|node| node.status.conditions.as_slice());
+        let stored = self.nodes.get(name).map(|node| node.status.conditions.as_slice());
         let (Some(kubelet), Some(stored)) = (self.kubelets.get_mut(name), stored) else {
             return Decision::Rest;
         };
@@ -111,9 +108,7 @@ impl State {
         }
         // From now on, so that a switch that is set meanwhile is written right after this.
         kubelet.status_written = Some(now);
-        let patch = kubelet
-            .node
-            .status_patch(&kubelet.address, &kubelet.conduct, stored, now);
+        let patch = kubelet.node.status_patch(&kubelet.address, &kubelet.conduct, stored, now);
         Decision::Send(Call::PatchNodeStatus(name.clone(), patch))
     }
 
@@ -135,33 +130,22 @@ impl State {
         if is_there || kubelet.conduct.shutdown.is_some() || !self.is_synced() {
             return Decision::Rest;
         }
-        match kubelet
-            .published
-            .get(&index)
-            .map(|at| later(*at, self.options.sync_interval))
-        {
+        match kubelet.published.get(&index).map(|at| later(*at, self.options.sync_interval)) {
             Some(due) if now < due => Decision::Wait(due),
-            _ => Decision::Send(Call::CreatePod(Box::new(manifest.mirror(
-                name.as_str(),
-                uid,
-                now,
-            )))),
+            _ => {
+                Decision::Send(Call::CreatePod(Box::new(manifest.mirror(name.as_str(), uid, now))))
+            }
         }
     }
 
     fn look_at_shutdown(&mut self, name: &NodeName, now: Timestamp) -> Decision {
         let pods = self.pods_of.get(name).into_iter().flatten();
-        let pods = pods
-            .filter_map(|uid| self.pods.get(uid))
-            .map(|tended| &tended.pod);
+        let pods = pods.filter_map(|uid| self.pods.get(uid)).map(|tended| &tended.pod);
         let running: Vec<_> = pods
             .filter(|pod| !pod.is_finished() && pod.status.phase != Phase::Pending)
             .map(|pod| pod.spec.priority)
             .collect();
-        let kubelet = self
-            .kubelets
-            .get_mut(name)
-            .filter(|kubelet| !kubelet.conduct.is_silent());
+        let kubelet = self.kubelets.get_mut(name).filter(|kubelet| !kubelet.conduct.is_silent());
         let Some(shutdown) = kubelet.and_then(|kubelet| kubelet.conduct.shutdown.as_mut()) else {
             return Decision::Rest;
         };
@@ -194,15 +178,11 @@ impl State {
         let Some(kubelet) = self.kubelets.get(tended.pod.spec.node_name.as_str()) else {
             return Decision::Rest;
         };
-        let rules = Rules {
-            stop_time: self.options.stop_time,
-            sync_interval: self.options.sync_interval,
-        };
+        let rules =
+            Rules { stop_time: self.options.stop_time, sync_interval: self.options.sync_interval };
         let node = self.nodes.get(tended.pod.spec.node_name.as_str());
-        let site = Site {
-            conduct: &kubelet.conduct,
-            taints: node.map_or(&[], |node| &node.spec.taints),
-        };
+        let site =
+            Site { conduct: &kubelet.conduct, taints: node.map_or(&[], |node| &node.spec.taints) };
         let action = match tended.worker.next_step(&tended.pod, site, rules, now) {
             Step::Rest => return Decision::Rest,
             Step::Wait(until) => return Decision::Wait(until),
@@ -213,10 +193,7 @@ impl State {
             Action::Run { ready } => {
                 let addresses = &mut self.addresses;
                 let pod_ip = tended.ip.get_or_insert_with(|| next_address(addresses));
-                let place = Place {
-                    host_ip: &kubelet.address,
-                    pod_ip,
-                };
+                let place = Place { host_ip: &kubelet.address, pod_ip };
                 report::running(&pod, ready, place, now)
             }
             Action::Finish(ending) => report::finished(&pod, ending, now),
@@ -275,10 +252,8 @@ impl State {
             Work::Node(..) | Work::Pod(_) => {}
         }
         let now = self.now();
-        let (pause, until) = self
-            .held
-            .entry(work.clone())
-            .or_insert_with(|| (Pause::default(), now));
+        let (pause, until) =
+            self.held.entry(work.clone()).or_insert_with(|| (Pause::default(), now));
         *until = later(now, pause.next());
         debug!(?work, %error, %until, "a request failed and will be sent again");
     }

@@ -36,10 +36,7 @@ impl Bed {
             ..Options::default()
         };
         let rng = StdRng::seed_from_u64(options.seed);
-        let mut bed = Self {
-            state: State::new(options, rng),
-            version: 10,
-        };
+        let mut bed = Self { state: State::new(options, rng), version: 10 };
         for event in [Event::Init, Event::InitDone] {
             bed.state.pod_event(event);
         }
@@ -135,11 +132,7 @@ impl Bed {
                 sent.push(short(&request));
                 self.succeed(request);
             }
-            assert!(
-                sent.len() < 1000,
-                "there is no end to it: {:?}",
-                &sent[990..]
-            );
+            assert!(sent.len() < 1000, "there is no end to it: {:?}", &sent[990..]);
         }
     }
 
@@ -171,13 +164,9 @@ fn short(request: &Request) -> String {
         Call::PatchNodeStatus(name, _) => format!("status {name}"),
         Call::CreatePod(pod) => format!("create {}", pod.metadata.name.as_deref().unwrap()),
         Call::PatchPodStatus(pod, patch) => {
-            let conditions = patch["status"]["conditions"]
-                .as_array()
-                .into_iter()
-                .flatten();
-            let ready = conditions
-                .into_iter()
-                .find(|c| c["type"] == "Ready" && c["status"] == "True");
+            let conditions = patch["status"]["conditions"].as_array().into_iter().flatten();
+            let ready =
+                conditions.into_iter().find(|c| c["type"] == "Ready" && c["status"] == "True");
             let phase = patch["status"]["phase"].as_str().unwrap();
             let ready = if ready.is_some() { " ready" } else { "" };
             format!("{} {phase}{ready}", pod.name())
@@ -223,10 +212,7 @@ async fn a_lease_that_is_gone_is_created_again() {
     let Call::CreateLease(lease) = &request.call else {
         panic!("{request:?}");
     };
-    assert_eq!(
-        lease.metadata.owner_references.as_ref().unwrap()[0].uid,
-        uid("n1")
-    );
+    assert_eq!(lease.metadata.owner_references.as_ref().unwrap()[0].uid, uid("n1"));
     bed.succeed(request);
     assert_eq!(count(&bed.pass(11).await, "renew n1"), 1);
 }
@@ -245,13 +231,7 @@ async fn a_silent_node_sends_nothing_and_comes_back_with_its_lease_and_status() 
     sent.sort();
     assert_eq!(
         sent,
-        [
-            "a Running ready",
-            "b Running ready",
-            "create proxy-n1",
-            "renew n1",
-            "status n1"
-        ]
+        ["a Running ready", "b Running ready", "create proxy-n1", "renew n1", "status n1"]
     );
 }
 
@@ -290,9 +270,7 @@ async fn switches_that_follow_each_other_are_each_written_at_once() {
     bed.work_off();
     bed.set(Switch::MemoryPressure(true)).await.unwrap();
     let first = bed.requests().remove(0);
-    bed.set(Switch::Condition(HollowCondition::new("Broken", "True")))
-        .await
-        .unwrap();
+    bed.set(Switch::Condition(HollowCondition::new("Broken", "True"))).await.unwrap();
     assert_eq!(bed.sent(), Vec::<String>::new(), "one at a time");
     bed.succeed(first);
     let second = bed.requests().remove(0);
@@ -321,17 +299,9 @@ async fn a_request_that_fails_is_sent_again_after_growing_pauses() {
         let request = bed.requests().remove(0);
         bed.fail(request, 500);
         bed.apply(pod("a"));
-        assert_eq!(
-            bed.sent(),
-            Vec::<String>::new(),
-            "not even if the pod changes"
-        );
+        assert_eq!(bed.sent(), Vec::<String>::new(), "not even if the pod changes");
         advance(Duration::from_millis(pause - 20)).await;
-        assert!(
-            timeout(Duration::ZERO, bed.state.timers.next())
-                .await
-                .is_err()
-        );
+        assert!(timeout(Duration::ZERO, bed.state.timers.next()).await.is_err());
         advance(Duration::from_millis(21)).await;
         let work = bed.state.timers.next().await;
         bed.state.ask(work);
@@ -348,11 +318,7 @@ async fn a_pod_runs_stops_and_goes() {
     assert_eq!(bed.pass_on_pods(2).await, Vec::<String>::new());
     let end = bed.pass_on_pods(2).await;
     assert_eq!(end, ["a Succeeded", "remove a"]);
-    assert_eq!(
-        bed.pass_on_pods(20).await,
-        Vec::<String>::new(),
-        "and that once"
-    );
+    assert_eq!(bed.pass_on_pods(20).await, Vec::<String>::new(), "and that once");
 }
 
 #[tokio::test(start_paused = true)]
@@ -384,9 +350,7 @@ async fn pods_that_a_new_list_does_not_name_are_forgotten() {
     bed.apply(pod("goes"));
     bed.work_off();
     bed.state.pod_event(Event::Init);
-    bed.state.pod_event(Event::InitApply(
-        pod("stays").version(90).running("True", "True").build(),
-    ));
+    bed.state.pod_event(Event::InitApply(pod("stays").version(90).running("True", "True").build()));
     assert_eq!(bed.state.pods.len(), 2, "the list is not complete");
     bed.state.pod_event(Event::InitDone);
     assert_eq!(bed.state.pods.len(), 1);
@@ -438,11 +402,7 @@ async fn no_mirror_pod_is_published_for_a_node_that_is_not_there() {
     let mut bed = Bed::with(HollowNode::new("n1").static_pod(StaticPod::new("default", "proxy")));
     let node = bed.stored_node("n1", &json!({"status": {}}));
     bed.state.node_event(Event::Delete(node));
-    assert_eq!(
-        bed.pass(60).await,
-        Vec::<String>::new(),
-        "and no lease is renewed"
-    );
+    assert_eq!(bed.pass(60).await, Vec::<String>::new(), "and no lease is renewed");
 }
 
 #[tokio::test(start_paused = true)]
@@ -451,18 +411,13 @@ async fn a_kubelet_that_restarts_is_silent_and_then_finishes_what_was_deleted() 
     bed.apply(pod("a").running("True", "True").deleted(30));
     bed.pass(2).await;
     let (done, is_done) = oneshot::channel();
-    bed.state
-        .restart(&NodeName::from("n1"), Duration::from_secs(20), done);
+    bed.state.restart(&NodeName::from("n1"), Duration::from_secs(20), done);
     assert!(is_done.await.is_ok());
     assert_eq!(bed.pass(19).await, Vec::<String>::new());
     let mut back = bed.pass(2).await;
     back.sort();
     assert_eq!(back, ["renew n1", "status n1"]);
-    assert_eq!(
-        bed.pass_on_pods(3).await,
-        ["a Succeeded", "remove a"],
-        "it stops anew"
-    );
+    assert_eq!(bed.pass_on_pods(3).await, ["a Succeeded", "remove a"], "it stops anew");
 }
 
 #[tokio::test(start_paused = true)]
@@ -471,23 +426,13 @@ async fn a_shutdown_ends_ordinary_pods_before_critical_ones_and_takes_no_new_one
     let mut bed = Bed::with(HollowNode::new("n1").static_pod(proxy));
     assert_eq!(bed.work_off(), ["create proxy-n1"]);
     bed.apply(pod("plain").running("True", "True"));
-    bed.apply(
-        pod("critical")
-            .priority(2_000_000_000)
-            .running("True", "True"),
-    );
+    bed.apply(pod("critical").priority(2_000_000_000).running("True", "True"));
     bed.apply(pod("over").phase("Succeeded"));
     bed.work_off();
-    bed.set(Switch::Shutdown(Some(ShutdownPlan::default())))
-        .await
-        .unwrap();
+    bed.set(Switch::Shutdown(Some(ShutdownPlan::default()))).await.unwrap();
     bed.apply(pod("new"));
     assert_eq!(bed.work_off(), ["status n1", "new Failed"]);
     assert_eq!(bed.pass_on_pods(4).await, ["plain Failed"]);
     assert_eq!(bed.pass_on_pods(4).await, ["critical Failed"]);
-    assert_eq!(
-        bed.pass_on_pods(30).await,
-        Vec::<String>::new(),
-        "the objects stay"
-    );
+    assert_eq!(bed.pass_on_pods(30).await, Vec::<String>::new(), "the objects stay");
 }

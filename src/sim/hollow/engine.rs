@@ -16,23 +16,11 @@ use crate::model::NodeName;
 /// What a person or a test tells the kubelets to do.
 pub(super) enum Command {
     /// Take over a node that was registered.
-    Adopt {
-        node: Box<HollowNode>,
-        address: String,
-        stored: Box<Node>,
-    },
+    Adopt { node: Box<HollowNode>, address: String, stored: Box<Node> },
     /// Change a node's behaviour. An answer is dropped if there is no such node.
-    Set {
-        node: NodeName,
-        switch: Switch,
-        done: oneshot::Sender<()>,
-    },
+    Set { node: NodeName, switch: Switch, done: oneshot::Sender<()> },
     /// Restart a kubelet.
-    Restart {
-        node: NodeName,
-        down_for: std::time::Duration,
-        done: oneshot::Sender<()>,
-    },
+    Restart { node: NodeName, down_for: std::time::Duration, done: oneshot::Sender<()> },
     /// Let go of a node.
     Dismiss(NodeName),
 }
@@ -82,17 +70,9 @@ pub(super) async fn run(
 
 fn obey(state: &mut State, command: Command) {
     match command {
-        Command::Adopt {
-            node,
-            address,
-            stored,
-        } => state.adopt(*node, address, *stored),
+        Command::Adopt { node, address, stored } => state.adopt(*node, address, *stored),
         Command::Set { node, switch, done } => state.set(&node, switch, done),
-        Command::Restart {
-            node,
-            down_for,
-            done,
-        } => state.restart(&node, down_for, done),
+        Command::Restart { node, down_for, done } => state.restart(&node, down_for, done),
         Command::Dismiss(node) => state.dismiss(&node),
     }
 }

@@ -88,10 +88,7 @@ mod tests {
         assert_eq!(spec.lease_duration_seconds, Some(40));
         assert_eq!(spec.holder_identity.as_deref(), Some("n1"));
         let owners = lease.metadata.owner_references.unwrap();
-        assert_eq!(
-            (owners[0].kind.as_str(), owners[0].uid.as_str()),
-            ("Node", "uid-1")
-        );
+        assert_eq!((owners[0].kind.as_str(), owners[0].uid.as_str()), ("Node", "uid-1"));
 
         let renewal = renewal("n1", "uid-1", TEN, now);
         assert_eq!(renewal["spec"]["renewTime"], "2026-01-01T12:00:00.123456Z");

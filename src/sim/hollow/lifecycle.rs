@@ -94,11 +94,7 @@ impl Worker {
         if pod.is_finished() || (pod.is_mirror() && deletion.is_some()) {
             // Once the grace is down to zero, only finalizers keep the object.
             let due = deletion.is_some_and(|deletion| !deletion.grace.is_zero());
-            return if due {
-                Step::Act(Action::Remove)
-            } else {
-                Step::Rest
-            };
+            return if due { Step::Act(Action::Remove) } else { Step::Rest };
         }
         if pod.status.phase == Phase::Pending {
             return Step::Act(arrival(pod, site));
@@ -150,9 +146,7 @@ fn arrival(pod: &Pod, site: Site<'_>) -> Action {
     }
     match admission::refusal(pod, site.conduct, site.taints) {
         Some(rejection) => Action::Reject(rejection),
-        None => Action::Run {
-            ready: pod.readiness_delay().is_zero(),
-        },
+        None => Action::Run { ready: pod.readiness_delay().is_zero() },
     }
 }
 
@@ -164,13 +158,10 @@ fn readiness(pod: &Pod, rules: Rules, now: Timestamp) -> Step {
     let due = match pod.condition("Ready") {
         // Its containers are ready and yet it is not: the node lifecycle controller said so while
         // the node was away. Status is synced from time to time.
-        Some(ready) if pod.is_true("ContainersReady") => ready
-            .last_transition_time
-            .map(|since| later(since, rules.sync_interval)),
-        _ => pod
-            .status
-            .start_time
-            .map(|start| later(start, pod.readiness_delay())),
+        Some(ready) if pod.is_true("ContainersReady") => {
+            ready.last_transition_time.map(|since| later(since, rules.sync_interval))
+        }
+        _ => pod.status.start_time.map(|start| later(start, pod.readiness_delay())),
     };
     match due {
         Some(due) if now < due => Step::Wait(due),
@@ -191,10 +182,8 @@ mod tests {
     use super::super::testing::{PodBuilder, at, pod};
     use super::*;
 
-    const RULES: Rules = Rules {
-        stop_time: Duration::from_secs(3),
-        sync_interval: Duration::from_secs(10),
-    };
+    const RULES: Rules =
+        Rules { stop_time: Duration::from_secs(3), sync_interval: Duration::from_secs(10) };
 
     const CRITICAL: i32 = 2_000_000_000;
 
@@ -207,10 +196,7 @@ mod tests {
     }
 
     fn untainted(conduct: &Conduct) -> Site<'_> {
-        Site {
-            conduct,
-            taints: &[],
-        }
+        Site { conduct, taints: &[] }
     }
 
     /// The step of a fresh worker, at a time.
@@ -307,10 +293,7 @@ mod tests {
         let mut conduct = node([Switch::Silent(true)]);
         let pod = pod("a").running("True", "True").deleted(30).build();
         let mut worker = Worker::default();
-        assert_eq!(
-            worker.next_step(&pod, untainted(&conduct), RULES, at(0)),
-            Step::Rest
-        );
+        assert_eq!(worker.next_step(&pod, untainted(&conduct), RULES, at(0)), Step::Rest);
         conduct.apply(Switch::Silent(false), at(500));
         let back = worker.next_step(&pod, untainted(&conduct), RULES, at(500));
         assert_eq!(back, Step::Wait(at(503)));
@@ -318,15 +301,9 @@ mod tests {
 
     #[test]
     fn nothing_is_done_with_a_pod_that_was_removed() {
-        let mut worker = Worker {
-            removed: true,
-            ..Worker::default()
-        };
+        let mut worker = Worker { removed: true, ..Worker::default() };
         let pod = pod("a").phase("Failed").deleted(30).build();
-        assert_eq!(
-            worker.next_step(&pod, untainted(&node([])), RULES, at(0)),
-            Step::Rest
-        );
+        assert_eq!(worker.next_step(&pod, untainted(&node([])), RULES, at(0)), Step::Rest);
     }
 
     #[test]
@@ -341,44 +318,27 @@ mod tests {
         let pod = || pod("a").running("True", "False").build();
         let mut worker = Worker::default();
         let mut conduct = node([]);
-        assert_eq!(
-            worker.next_step(&pod(), untainted(&conduct), RULES, at(9)),
-            Step::Wait(at(10))
-        );
-        assert_eq!(
-            worker.next_step(&pod(), untainted(&conduct), RULES, at(10)),
-            run(true)
-        );
+        assert_eq!(worker.next_step(&pod(), untainted(&conduct), RULES, at(9)), Step::Wait(at(10)));
+        assert_eq!(worker.next_step(&pod(), untainted(&conduct), RULES, at(10)), run(true));
         conduct.apply(Switch::Silent(true), at(10));
-        assert_eq!(
-            worker.next_step(&pod(), untainted(&conduct), RULES, at(60)),
-            Step::Rest
-        );
+        assert_eq!(worker.next_step(&pod(), untainted(&conduct), RULES, at(60)), Step::Rest);
     }
 
     #[test]
     fn a_shutdown_kills_ordinary_pods_first_and_caps_their_grace() {
-        let conduct = node([
-            Switch::Shutdown(Some(ShutdownPlan::default())),
-            Switch::IgnoreTerm(true),
-        ]);
+        let conduct =
+            node([Switch::Shutdown(Some(ShutdownPlan::default())), Switch::IgnoreTerm(true)]);
         let up = || pod("a").running("True", "True");
         assert_eq!(step(up(), &conduct, 0), Step::Wait(at(20)));
         assert_eq!(step(up().grace(4), &conduct, 0), Step::Wait(at(4)));
         assert_eq!(step(up().deleted(6), &conduct, 0), Step::Wait(at(6)));
         assert_eq!(step(up().priority(CRITICAL), &conduct, 0), Step::Rest);
-        assert_eq!(
-            step(up().priority(CRITICAL).deleted(6), &conduct, 0),
-            Step::Wait(at(6))
-        );
+        assert_eq!(step(up().priority(CRITICAL).deleted(6), &conduct, 0), Step::Wait(at(6)));
 
         let conduct = node([Switch::Shutdown(Some(ShutdownPlan::default()))]);
         let mut worker = Worker::default();
         let pod = up().build();
-        assert_eq!(
-            worker.next_step(&pod, untainted(&conduct), RULES, at(0)),
-            Step::Wait(at(3))
-        );
+        assert_eq!(worker.next_step(&pod, untainted(&conduct), RULES, at(0)), Step::Wait(at(3)));
         let end = worker.next_step(&pod, untainted(&conduct), RULES, at(3));
         assert_eq!(end, finish(Ending::ShutDown));
     }
@@ -388,15 +348,9 @@ mod tests {
         let mut conduct = node([Switch::Shutdown(Some(ShutdownPlan::default()))]);
         let mut worker = Worker::default();
         let pod = pod("a").running("True", "True").build();
-        assert_eq!(
-            worker.next_step(&pod, untainted(&conduct), RULES, at(0)),
-            Step::Wait(at(3))
-        );
+        assert_eq!(worker.next_step(&pod, untainted(&conduct), RULES, at(0)), Step::Wait(at(3)));
         conduct.apply(Switch::Shutdown(None), at(1));
-        assert_eq!(
-            worker.next_step(&pod, untainted(&conduct), RULES, at(3)),
-            Step::Rest
-        );
+        assert_eq!(worker.next_step(&pod, untainted(&conduct), RULES, at(3)), Step::Rest);
         conduct.apply(Switch::Shutdown(Some(ShutdownPlan::default())), at(50));
         let again = worker.next_step(&pod, untainted(&conduct), RULES, at(50));
         assert_eq!(again, Step::Wait(at(53)), "the time counts anew");

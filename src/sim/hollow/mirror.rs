@@ -33,18 +33,12 @@ impl StaticPod {
 
     /// The image of its only container; nothing is ever pulled.
     pub fn image(self, image: &str) -> Self {
-        Self {
-            image: image.to_owned(),
-            ..self
-        }
+        Self { image: image.to_owned(), ..self }
     }
 
     /// Its priority class, such as `system-node-critical`.
     pub fn priority_class(self, name: &str) -> Self {
-        Self {
-            priority_class: Some(name.to_owned()),
-            ..self
-        }
+        Self { priority_class: Some(name.to_owned()), ..self }
     }
 
     /// Namespace of its mirror.
@@ -70,11 +64,7 @@ impl StaticPod {
             metadata: ObjectMeta {
                 name: Some(self.mirror_name(node)),
                 namespace: Some(self.namespace.clone()),
-                annotations: Some(
-                    annotations
-                        .map(|(key, value)| (key.to_owned(), value))
-                        .into(),
-                ),
+                annotations: Some(annotations.map(|(key, value)| (key.to_owned(), value)).into()),
                 owner_references: Some(vec![OwnerReference {
                     api_version: "v1".to_owned(),
                     kind: "Node".to_owned(),
@@ -125,22 +115,13 @@ mod tests {
         let seen = "2026-01-01T12:00:00Z".parse().unwrap();
         let mirror = StaticPod::new("kube-system", "proxy").mirror("n1", "uid-1", seen);
         let annotations = mirror.metadata.annotations.unwrap();
-        assert_eq!(
-            annotations[MIRROR_ANNOTATION],
-            annotations["kubernetes.io/config.hash"]
-        );
+        assert_eq!(annotations[MIRROR_ANNOTATION], annotations["kubernetes.io/config.hash"]);
         assert_eq!(annotations[MIRROR_ANNOTATION].len(), 32);
         assert_eq!(annotations["kubernetes.io/config.source"], "file");
-        assert_eq!(
-            annotations["kubernetes.io/config.seen"],
-            "2026-01-01T12:00:00Z"
-        );
+        assert_eq!(annotations["kubernetes.io/config.seen"], "2026-01-01T12:00:00Z");
         assert_eq!(mirror.metadata.name.as_deref(), Some("proxy-n1"));
         let owner = &mirror.metadata.owner_references.unwrap()[0];
-        assert_eq!(
-            (owner.kind.as_str(), owner.controller),
-            ("Node", Some(true))
-        );
+        assert_eq!((owner.kind.as_str(), owner.controller), ("Node", Some(true)));
         let spec = mirror.spec.unwrap();
         assert_eq!(spec.node_name.as_deref(), Some("n1"));
         let toleration = &spec.tolerations.unwrap()[0];

@@ -182,10 +182,7 @@ impl HollowKubelets {
     pub async fn start(client: Client, options: Options) -> Result<Self, Error> {
         let stop = CancellationToken::new();
         let tasks = TaskTracker::new();
-        let calls = Calls {
-            client: client.clone(),
-            timeout: options.call_timeout,
-        };
+        let calls = Calls { client: client.clone(), timeout: options.call_timeout };
         let (commands, receive_commands) = mpsc::channel(COMMANDS_WAITING);
         let (pod_events, pods) = mpsc::channel(EVENTS_WAITING);
         let (node_events, nodes) = mpsc::channel(EVENTS_WAITING);
@@ -201,18 +198,8 @@ impl HollowKubelets {
         tasks.spawn(stop.clone().run_until_cancelled_owned(follow_nodes));
 
         let state = State::new(options.clone(), StdRng::seed_from_u64(options.seed));
-        let inbox = Inbox {
-            commands: receive_commands,
-            pods,
-            nodes,
-        };
-        tasks.spawn(engine::run(
-            state,
-            calls.clone(),
-            inbox,
-            synced,
-            stop.clone(),
-        ));
+        let inbox = Inbox { commands: receive_commands, pods, nodes };
+        tasks.spawn(engine::run(state, calls.clone(), inbox, synced, stop.clone()));
         tasks.close();
 
         let kubelets = Self {
@@ -242,12 +229,8 @@ impl HollowKubelets {
             what: "registered",
             error,
         })?;
-        self.command(Command::Adopt {
-            node: Box::new(node),
-            address,
-            stored: Box::new(stored),
-        })
-        .await
+        self.command(Command::Adopt { node: Box::new(node), address, stored: Box::new(stored) })
+            .await
     }
 
     /// Registers many nodes, a few at a time.
@@ -257,10 +240,7 @@ impl HollowKubelets {
     ) -> Result<(), Error> {
         let additions = nodes.into_iter().map(|node| self.add_node(node));
         let width = self.options.node_writes.max(1);
-        stream::iter(additions)
-            .buffer_unordered(width)
-            .try_collect()
-            .await
+        stream::iter(additions).buffer_unordered(width).try_collect().await
     }
 
     /// Sets a switch of a node.
@@ -270,11 +250,7 @@ impl HollowKubelets {
     pub async fn set(&self, node: &str, switch: Switch) -> Result<(), Error> {
         let name = NodeName::from(node);
         let (done, is_done) = oneshot::channel();
-        let command = Command::Set {
-            node: name.clone(),
-            switch,
-            done,
-        };
+        let command = Command::Set { node: name.clone(), switch, done };
         self.command(command).await?;
         self.answer(name, is_done).await
     }
@@ -284,11 +260,7 @@ impl HollowKubelets {
     pub async fn restart(&self, node: &str, down_for: Duration) -> Result<(), Error> {
         let name = NodeName::from(node);
         let (done, is_done) = oneshot::channel();
-        let command = Command::Restart {
-            node: name.clone(),
-            down_for,
-            done,
-        };
+        let command = Command::Restart { node: name.clone(), down_for, done };
         self.command(command).await?;
         self.answer(name, is_done).await
     }
@@ -301,11 +273,9 @@ impl HollowKubelets {
         self.command(Command::Dismiss(name.clone())).await?;
         let deleted = retry(|| self.calls.delete_node(&name)).await;
         match deleted {
-            Err(error) if !error.is_not_found() => Err(Error::Node {
-                node: name,
-                what: "deleted",
-                error,
-            }),
+            Err(error) if !error.is_not_found() => {
+                Err(Error::Node { node: name, what: "deleted", error })
+            }
             _ => Ok(()),
         }
     }
@@ -353,10 +323,7 @@ impl HollowKubelets {
     }
 
     async fn command(&self, command: Command) -> Result<(), Error> {
-        self.commands
-            .send(command)
-            .await
-            .map_err(|_| Error::Stopped)
+        self.commands.send(command).await.map_err(|_| Error::Stopped)
     }
 
     /// Waits until a command is obeyed. Its answer is dropped if there is no such node.

@@ -38,17 +38,9 @@ impl HollowNode {
     /// A node with the labels that every kubelet sets, 4 CPUs, 16 GiB of memory, 100 GiB of
     /// ephemeral storage and room for 110 pods.
     pub fn new(name: &str) -> Self {
-        let labels = [
-            (HOSTNAME_LABEL, name),
-            (OS_LABEL, "linux"),
-            (ARCH_LABEL, "amd64"),
-        ];
-        let capacity = [
-            ("cpu", "4"),
-            ("memory", "16Gi"),
-            ("ephemeral-storage", "100Gi"),
-            ("pods", "110"),
-        ];
+        let labels = [(HOSTNAME_LABEL, name), (OS_LABEL, "linux"), (ARCH_LABEL, "amd64")];
+        let capacity =
+            [("cpu", "4"), ("memory", "16Gi"), ("ephemeral-storage", "100Gi"), ("pods", "110")];
         Self {
             name: NodeName::from(name),
             labels: labels.map(owned).into(),
@@ -173,17 +165,11 @@ impl HollowNode {
 
 /// Whether the stored conditions say something else than the node does.
 pub(super) fn is_outdated(stored: &[Condition], conduct: &Conduct) -> bool {
-    let withdrawn = stored
-        .iter()
-        .any(|condition| conduct.withdrawn.contains(&condition.kind));
+    let withdrawn = stored.iter().any(|condition| conduct.withdrawn.contains(&condition.kind));
     let is_stored = |said: &HollowCondition| {
         stored.iter().any(|stored| {
-            (
-                &stored.kind,
-                &stored.status,
-                &stored.reason,
-                &stored.message,
-            ) == (&said.kind, &said.status, &said.reason, &said.message)
+            (&stored.kind, &stored.status, &stored.reason, &stored.message)
+                == (&said.kind, &said.status, &said.reason, &said.message)
         })
     };
     withdrawn || !conditions(conduct).iter().all(is_stored)
@@ -192,23 +178,15 @@ pub(super) fn is_outdated(stored: &[Condition], conduct: &Conduct) -> bool {
 /// What the node says of itself; Ready comes last, as from a kubelet.
 fn conditions(conduct: &Conduct) -> Vec<HollowCondition> {
     let pressure = |kind, on, [good, bad]: [&str; 2], what| {
-        let (status, reason, has) = if on {
-            ("True", bad, "has")
-        } else {
-            ("False", good, "has no")
-        };
+        let (status, reason, has) =
+            if on { ("True", bad, "has") } else { ("False", good, "has no") };
         HollowCondition::new(kind, status).because(reason, &format!("kubelet {has} {what}"))
     };
     let memory = ["KubeletHasSufficientMemory", "KubeletHasInsufficientMemory"];
     let disk = ["KubeletHasNoDiskPressure", "KubeletHasDiskPressure"];
     let pid = ["KubeletHasSufficientPID", "KubeletHasInsufficientPID"];
     let own = [
-        pressure(
-            "MemoryPressure",
-            conduct.memory_pressure,
-            memory,
-            "memory pressure",
-        ),
+        pressure("MemoryPressure", conduct.memory_pressure, memory, "memory pressure"),
         pressure("DiskPressure", conduct.disk_pressure, disk, "disk pressure"),
         pressure("PIDPressure", conduct.pid_pressure, pid, "PID pressure"),
     ];
@@ -224,22 +202,14 @@ fn conditions(conduct: &Conduct) -> Vec<HollowCondition> {
     };
     let mut all: Vec<_> = own.into_iter().collect();
     all.retain(|condition| !conduct.conditions.contains_key(&condition.kind));
-    all.extend(
-        conduct
-            .conditions
-            .values()
-            .filter(|said| said.kind != "Ready")
-            .cloned(),
-    );
+    all.extend(conduct.conditions.values().filter(|said| said.kind != "Ready").cloned());
     all.push(conduct.conditions.get("Ready").cloned().unwrap_or(ready));
     all
 }
 
 /// The condition with its times. The transition time moves only if the status does.
 fn stamp(said: &HollowCondition, stored: &[Condition], now: Timestamp) -> Value {
-    let same = stored
-        .iter()
-        .find(|old| old.kind == said.kind && old.status == said.status);
+    let same = stored.iter().find(|old| old.kind == said.kind && old.status == said.status);
     let since = said.since.or_else(|| same?.last_transition_time);
     json!({
         "type": said.kind,
@@ -282,16 +252,9 @@ mod tests {
     #[test]
     fn a_node_is_registered_with_the_labels_of_a_kubelet_and_its_own() {
         let node = HollowNode::new("n1").zone("a").region("r").label("x", "y");
-        let labels = node
-            .taint("dedicated", "gpu", "NoExecute")
-            .object()
-            .metadata
-            .labels
-            .unwrap();
-        let pairs: Vec<_> = labels
-            .iter()
-            .map(|(key, value)| (key.as_str(), value.as_str()))
-            .collect();
+        let labels = node.taint("dedicated", "gpu", "NoExecute").object().metadata.labels.unwrap();
+        let pairs: Vec<_> =
+            labels.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
         assert_eq!(
             pairs,
             [
@@ -347,10 +310,7 @@ mod tests {
             assert_eq!(conditions.iter().filter(|c| c.kind == kind).count(), 1);
             assert_eq!(conditions.last().unwrap().kind, "Ready");
             let said = of(&conditions, kind);
-            assert_eq!(
-                (said.status.as_str(), said.reason.as_str()),
-                (status, reason)
-            );
+            assert_eq!((said.status.as_str(), said.reason.as_str()), (status, reason));
         }
     }
 
@@ -366,10 +326,7 @@ mod tests {
         assert_eq!(of(&same, "Ready").last_transition_time, Some(at(0)));
         let failed = after(conduct([Switch::NotReady(true)]));
         assert_eq!(of(&failed, "Ready").last_transition_time, Some(at(60)));
-        assert_eq!(
-            of(&failed, "DiskPressure").last_transition_time,
-            Some(at(0))
-        );
+        assert_eq!(of(&failed, "DiskPressure").last_transition_time, Some(at(0)));
         let dated = HollowCondition::new("Old", "True").since(at(-3600));
         let dated = after(conduct([Switch::Condition(dated)]));
         assert_eq!(of(&dated, "Old").last_transition_time, Some(at(-3600)));
@@ -386,10 +343,7 @@ mod tests {
         assert!(conditions.contains(&json!({"type": "Mine", "$patch": "delete"})));
 
         let mut healthy = self::stored(&Conduct::default(), at(0));
-        healthy.push(Condition {
-            kind: "NetworkUnavailable".to_owned(),
-            ..Condition::default()
-        });
+        healthy.push(Condition { kind: "NetworkUnavailable".to_owned(), ..Condition::default() });
         assert!(!is_outdated(&healthy, &Conduct::default()));
     }
 }

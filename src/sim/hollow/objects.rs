@@ -154,9 +154,7 @@ impl Pod {
     pub(super) fn deletion(&self) -> Option<Deletion> {
         self.metadata.deletion_timestamp.as_ref()?;
         let seconds = self.metadata.deletion_grace_period_seconds.unwrap_or(0);
-        Some(Deletion {
-            grace: Duration::from_secs(seconds.try_into().unwrap_or(0)),
-        })
+        Some(Deletion { grace: Duration::from_secs(seconds.try_into().unwrap_or(0)) })
     }
 
     /// Whether nothing of it runs any more.
@@ -176,11 +174,8 @@ impl Pod {
 
     /// How long after its start the pod becomes ready: the longest delay of its readiness probes.
     pub(super) fn readiness_delay(&self) -> Duration {
-        let probes = self
-            .spec
-            .containers
-            .iter()
-            .filter_map(|container| container.readiness_probe.as_ref());
+        let probes =
+            self.spec.containers.iter().filter_map(|container| container.readiness_probe.as_ref());
         let longest = probes.map(|probe| probe.initial_delay_seconds).max();
         Duration::from_secs(longest.unwrap_or(0).into())
     }
@@ -326,10 +321,7 @@ mod tests {
         let mut builder = pod("a").ready_after(3);
         let slow =
             serde_json::json!({"name": "slow", "readinessProbe": {"initialDelaySeconds": 9}});
-        builder.0["spec"]["containers"]
-            .as_array_mut()
-            .unwrap()
-            .push(slow);
+        builder.0["spec"]["containers"].as_array_mut().unwrap().push(slow);
         assert_eq!(builder.build().readiness_delay(), Duration::from_secs(9));
     }
 

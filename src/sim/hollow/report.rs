@@ -30,11 +30,7 @@ pub(super) fn running(pod: &Pod, ready: bool, place: Place<'_>, now: Timestamp) 
     let readiness = if ready {
         Said::new("True", "", "")
     } else {
-        Said::new(
-            "False",
-            "ContainersNotReady",
-            "the readiness delay is not over",
-        )
+        Said::new("False", "ContainersNotReady", "the readiness delay is not over")
     };
     let mut conditions = vec![
         condition(pod, "Initialized", Said::new("True", "", ""), now),
@@ -43,12 +39,7 @@ pub(super) fn running(pod: &Pod, ready: bool, place: Place<'_>, now: Timestamp) 
     ];
     if pod.condition("PodScheduled").is_none() {
         // Bound by whoever created it, past the scheduler: then the kubelet says so.
-        conditions.push(condition(
-            pod,
-            "PodScheduled",
-            Said::new("True", "", ""),
-            now,
-        ));
+        conditions.push(condition(pod, "PodScheduled", Said::new("True", "", ""), now));
     }
     let state = json!({"running": {"startedAt": seconds(started)}});
     status(
@@ -85,10 +76,8 @@ pub(super) fn finished(pod: &Pod, ending: Ending, now: Timestamp) -> Value {
     }
     let state = json!({"terminated": terminated});
     let over = Said::new("False", reason, "");
-    let mut conditions = vec![
-        condition(pod, "ContainersReady", over, now),
-        condition(pod, "Ready", over, now),
-    ];
+    let mut conditions =
+        vec![condition(pod, "ContainersReady", over, now), condition(pod, "Ready", over, now)];
     let mut report = json!({
         "phase": phase,
         "startTime": seconds(started),
@@ -128,19 +117,13 @@ struct Said<'a> {
 
 impl<'a> Said<'a> {
     fn new(status: &'a str, reason: &'a str, message: &'a str) -> Self {
-        Self {
-            status,
-            reason,
-            message,
-        }
+        Self { status, reason, message }
     }
 }
 
 /// A condition; its transition time moves only if its status does.
 fn condition(pod: &Pod, kind: &str, said: Said<'_>, now: Timestamp) -> Value {
-    let stored = pod
-        .condition(kind)
-        .filter(|stored| stored.status == said.status);
+    let stored = pod.condition(kind).filter(|stored| stored.status == said.status);
     let since = stored.and_then(|stored| stored.last_transition_time);
     json!({
         "type": kind,
@@ -158,10 +141,7 @@ fn containers(pod: &Pod, ready: bool, ran: bool, state: &Value) -> Vec<Value> {
     let running = state.get("running").is_some();
     let report = |container: &Container| {
         let (image_id, id) = if ran {
-            (
-                container.image.as_str(),
-                format!("hollow://{uid}/{}", container.name),
-            )
+            (container.image.as_str(), format!("hollow://{uid}/{}", container.name))
         } else {
             ("", String::new())
         };
@@ -199,17 +179,11 @@ mod tests {
     use super::super::testing::{at, pod, uid};
     use super::*;
 
-    const PLACE: Place<'static> = Place {
-        host_ip: "172.16.0.1",
-        pod_ip: "10.0.0.1",
-    };
+    const PLACE: Place<'static> = Place { host_ip: "172.16.0.1", pod_ip: "10.0.0.1" };
 
     fn types(report: &Value) -> Vec<&str> {
         let conditions = report["status"]["conditions"].as_array().unwrap();
-        conditions
-            .iter()
-            .map(|c| c["type"].as_str().unwrap())
-            .collect()
+        conditions.iter().map(|c| c["type"].as_str().unwrap()).collect()
     }
 
     fn find<'a>(report: &'a Value, kind: &str) -> &'a Value {
@@ -220,11 +194,7 @@ mod tests {
     #[test]
     fn a_running_pod_is_reported_with_all_that_others_read() {
         let report = running(&pod("a").build(), true, PLACE, at(0));
-        assert_eq!(
-            report["metadata"],
-            json!({"uid": uid("a")}),
-            "a namesake is not met"
-        );
+        assert_eq!(report["metadata"], json!({"uid": uid("a")}), "a namesake is not met");
         let status = &report["status"];
         assert_eq!(status["phase"], "Running");
         assert_eq!(status["startTime"], seconds(at(0)));
@@ -232,16 +202,10 @@ mod tests {
             (&status["podIP"], &status["hostIP"]),
             (&json!("10.0.0.1"), &json!("172.16.0.1"))
         );
-        assert_eq!(
-            types(&report),
-            ["Initialized", "ContainersReady", "Ready", "PodScheduled"]
-        );
+        assert_eq!(types(&report), ["Initialized", "ContainersReady", "Ready", "PodScheduled"]);
         assert_eq!(find(&report, "Ready")["status"], "True");
         let container = &status["containerStatuses"][0];
-        assert_eq!(
-            (&container["name"], &container["ready"]),
-            (&json!("main"), &json!(true))
-        );
+        assert_eq!((&container["name"], &container["ready"]), (&json!("main"), &json!(true)));
         assert_eq!(container["state"]["running"]["startedAt"], seconds(at(0)));
     }
 
@@ -256,15 +220,8 @@ mod tests {
         assert_eq!(types(&report), ["Initialized", "ContainersReady", "Ready"]);
         assert_eq!(find(&report, "Ready")["lastTransitionTime"], seconds(at(0)));
         let report = running(&pod, true, PLACE, at(50));
-        assert_eq!(
-            find(&report, "Ready")["lastTransitionTime"],
-            seconds(at(50))
-        );
-        assert_eq!(
-            report["status"]["startTime"],
-            seconds(at(0)),
-            "the start stays"
-        );
+        assert_eq!(find(&report, "Ready")["lastTransitionTime"], seconds(at(50)));
+        assert_eq!(report["status"]["startTime"], seconds(at(0)), "the start stays");
     }
 
     #[test]
@@ -293,10 +250,7 @@ mod tests {
             let report = finished(&up, ending, at(9));
             assert_eq!(report["status"]["phase"], phase);
             let ready = find(&report, "Ready");
-            assert_eq!(
-                (&ready["status"], &ready["reason"]),
-                (&json!("False"), &json!(reason))
-            );
+            assert_eq!((&ready["status"], &ready["reason"]), (&json!("False"), &json!(reason)));
             assert_eq!(ready["lastTransitionTime"], seconds(at(9)));
             let container = &report["status"]["containerStatuses"][0];
             assert_eq!(container["ready"], false);
@@ -319,9 +273,6 @@ mod tests {
 
     #[test]
     fn times_have_whole_seconds() {
-        assert_eq!(
-            seconds("2026-01-01T12:00:00.999Z".parse().unwrap()),
-            "2026-01-01T12:00:00Z"
-        );
+        assert_eq!(seconds("2026-01-01T12:00:00.999Z".parse().unwrap()), "2026-01-01T12:00:00Z");
     }
 }

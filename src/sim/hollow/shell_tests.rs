@@ -122,17 +122,9 @@ impl FakeApi {
         let mut store = self.0.lock();
         if parts.method == Method::GET && is_collection {
             store.reads += 1;
-            return if query.contains("watch=true") {
-                store.watch(path)
-            } else {
-                store.list(path)
-            };
+            return if query.contains("watch=true") { store.watch(path) } else { store.list(path) };
         }
-        store.log.push(format!(
-            "{} {path} {}",
-            parts.method,
-            String::from_utf8_lossy(&body)
-        ));
+        store.log.push(format!("{} {path} {}", parts.method, String::from_utf8_lossy(&body)));
         let body: Value = serde_json::from_slice(&body).unwrap_or_default();
         match parts.method {
             Method::POST => store.create(path, body),
@@ -147,11 +139,7 @@ impl Store {
     fn put(&mut self, path: &str, mut object: Value) -> Value {
         self.version += 1;
         object["metadata"]["resourceVersion"] = json!(self.version.to_string());
-        let kind = if self.objects.contains_key(path) {
-            "MODIFIED"
-        } else {
-            "ADDED"
-        };
+        let kind = if self.objects.contains_key(path) { "MODIFIED" } else { "ADDED" };
         self.objects.insert(path.to_owned(), object.clone());
         self.tell(path, kind, &object);
         object
@@ -165,10 +153,7 @@ impl Store {
 
     fn tell(&self, path: &str, kind: &str, object: &Value) {
         let plural = path.rsplit('/').nth(1).unwrap();
-        let event = (
-            format!("/api/v1/{plural}"),
-            json!({"type": kind, "object": object}),
-        );
+        let event = (format!("/api/v1/{plural}"), json!({"type": kind, "object": object}));
         // Nobody need be watching.
         let _ = self.events.send(event);
     }
@@ -177,17 +162,10 @@ impl Store {
         self.lists += 1;
         let plural = path.rsplit('/').next().unwrap();
         let of = |path: &str| path.rsplit('/').nth(1) == Some(plural);
-        let items: Vec<_> = self
-            .objects
-            .iter()
-            .filter(|(path, _)| of(path))
-            .map(|(_, o)| o)
-            .collect();
+        let items: Vec<_> =
+            self.objects.iter().filter(|(path, _)| of(path)).map(|(_, o)| o).collect();
         let version = self.version.to_string();
-        answer(
-            200,
-            &json!({"metadata": {"resourceVersion": version}, "items": items}),
-        )
+        answer(200, &json!({"metadata": {"resourceVersion": version}, "items": items}))
     }
 
     fn watch(&self, path: &str) -> Answer {
@@ -265,25 +243,17 @@ fn refusal(code: u16) -> Answer {
         409 => "AlreadyExists",
         _ => "",
     };
-    answer(
-        code,
-        &json!({"kind": "Status", "status": "Failure", "reason": reason, "code": code}),
-    )
+    answer(code, &json!({"kind": "Status", "status": "Failure", "reason": reason, "code": code}))
 }
 
 const POD: &str = "/api/v1/namespaces/default/pods/a";
 
 fn options() -> Options {
-    Options {
-        seed: 1,
-        ..Options::default()
-    }
+    Options { seed: 1, ..Options::default() }
 }
 
 async fn kubelets(api: &FakeApi) -> HollowKubelets {
-    let kubelets = HollowKubelets::start(api.client(), options())
-        .await
-        .unwrap();
+    let kubelets = HollowKubelets::start(api.client(), options()).await.unwrap();
     kubelets.add_node(HollowNode::new("n1")).await.unwrap();
     kubelets
 }
@@ -311,10 +281,7 @@ async fn a_node_is_registered_with_its_status_and_a_lease_that_it_owns() {
     assert_eq!(node["status"]["conditions"][3]["type"], "Ready");
     let lease = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/n1";
     let before = api.get(lease).unwrap();
-    assert_eq!(
-        before["metadata"]["ownerReferences"][0]["uid"],
-        node["metadata"]["uid"]
-    );
+    assert_eq!(before["metadata"]["ownerReferences"][0]["uid"], node["metadata"]["uid"]);
     sleep(Duration::from_secs(11)).await;
     let after = api.get(lease).unwrap();
     assert_ne!(before["spec"]["renewTime"], after["spec"]["renewTime"]);
@@ -324,19 +291,14 @@ async fn a_node_is_registered_with_its_status_and_a_lease_that_it_owns() {
 #[tokio::test(start_paused = true)]
 async fn a_node_that_is_silent_from_the_beginning_is_nothing_but_an_object() {
     let api = FakeApi::new();
-    let kubelets = HollowKubelets::start(api.client(), options())
-        .await
-        .unwrap();
+    let kubelets = HollowKubelets::start(api.client(), options()).await.unwrap();
     let node = HollowNode::new("n1").with(Switch::Silent(true));
     kubelets.add_node(node).await.unwrap();
     sleep(Duration::from_secs(60)).await;
     assert_eq!(api.get("/api/v1/nodes/n1").unwrap().get("status"), None);
     assert_eq!(api.0.lock().log.len(), 1, "no status and no lease");
     kubelets.set("n1", Switch::Silent(false)).await.unwrap();
-    within(1, "reported", || {
-        api.get("/api/v1/nodes/n1").unwrap().get("status").is_some()
-    })
-    .await;
+    within(1, "reported", || api.get("/api/v1/nodes/n1").unwrap().get("status").is_some()).await;
     kubelets.stop().await;
 }
 
@@ -348,10 +310,7 @@ async fn a_pod_lives_and_its_deletion_is_carried_out_in_two_writes() {
     api.put(POD, pod("a").0);
     within(1, "running", || phase(&api).as_deref() == Some("Running")).await;
     let mut deleted = api.get(POD).unwrap();
-    merge(
-        &mut deleted,
-        &json!({"metadata": pod("a").deleted(30).0["metadata"]}),
-    );
+    merge(&mut deleted, &json!({"metadata": pod("a").deleted(30).0["metadata"]}));
     api.put(POD, deleted);
     within(2, "gone", || api.get(POD).is_none()).await;
     let log = api.log();
@@ -380,21 +339,12 @@ async fn errors_and_requests_without_answer_delay_the_work_and_lose_nothing() {
 #[tokio::test(start_paused = true)]
 async fn a_registration_survives_errors_too_but_not_a_refusal() {
     let api = FakeApi::new();
-    let kubelets = HollowKubelets::start(api.client(), options())
-        .await
-        .unwrap();
+    let kubelets = HollowKubelets::start(api.client(), options()).await.unwrap();
     api.fail(4, Fault::Code(503));
     kubelets.add_node(HollowNode::new("n1")).await.unwrap();
     api.fail(1, Fault::Code(403));
-    let refused = kubelets
-        .add_node(HollowNode::new("n2"))
-        .await
-        .unwrap_err()
-        .to_string();
-    assert!(
-        refused.starts_with("node n2 could not be registered: "),
-        "{refused}"
-    );
+    let refused = kubelets.add_node(HollowNode::new("n2")).await.unwrap_err().to_string();
+    assert!(refused.starts_with("node n2 could not be registered: "), "{refused}");
     kubelets.add_node(HollowNode::new("n1")).await.unwrap();
     kubelets.stop().await;
 }
@@ -444,10 +394,7 @@ async fn a_silent_node_sends_nothing_once_the_switch_is_set() {
     kubelets.set("n1", Switch::Silent(false)).await.unwrap();
     within(1, "running", || phase(&api).as_deref() == Some("Running")).await;
     let unknown = kubelets.set("n2", Switch::Silent(true)).await.unwrap_err();
-    assert_eq!(
-        unknown.to_string(),
-        "there is no hollow node n2; add it first"
-    );
+    assert_eq!(unknown.to_string(), "there is no hollow node n2; add it first");
     kubelets.stop().await;
 }
 
@@ -455,9 +402,7 @@ async fn a_silent_node_sends_nothing_once_the_switch_is_set() {
 async fn a_mirror_pod_that_is_deleted_comes_back_as_another() {
     const MIRROR: &str = "/api/v1/namespaces/kube-system/pods/proxy-n1";
     let api = FakeApi::new();
-    let kubelets = HollowKubelets::start(api.client(), options())
-        .await
-        .unwrap();
+    let kubelets = HollowKubelets::start(api.client(), options()).await.unwrap();
     let node = HollowNode::new("n1").static_pod(StaticPod::new("kube-system", "proxy"));
     kubelets.add_node(node).await.unwrap();
     within(1, "published", || api.get(MIRROR).is_some()).await;
@@ -507,24 +452,15 @@ async fn a_stop_waits_for_a_request_on_its_way_no_longer_than_its_timeout() {
     let begun = Instant::now();
     kubelets.stop().await;
     let took = begun.elapsed();
-    assert!(
-        took > Duration::from_secs(9) && took <= Duration::from_secs(10),
-        "{took:?}"
-    );
+    assert!(took > Duration::from_secs(9) && took <= Duration::from_secs(10), "{took:?}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_start_without_api_server_says_so() {
     let api = FakeApi::new();
     api.fail(usize::MAX, Fault::Code(503));
-    let error = HollowKubelets::start(api.client(), options())
-        .await
-        .err()
-        .unwrap();
-    assert!(
-        error.to_string().contains("is the API server up"),
-        "{error}"
-    );
+    let error = HollowKubelets::start(api.client(), options()).await.err().unwrap();
+    assert!(error.to_string().contains("is the API server up"), "{error}");
     // And its tasks are gone.
     let reads = api.reads();
     api.fail(0, Fault::Silence);

@@ -37,10 +37,8 @@ impl ShutdownPlan {
 /// Ordinary pods get 20 s, critical ones 10 s after that.
 impl Default for ShutdownPlan {
     fn default() -> Self {
-        let group = |priority, seconds| ShutdownGroup {
-            priority,
-            period: Duration::from_secs(seconds),
-        };
+        let group =
+            |priority, seconds| ShutdownGroup { priority, period: Duration::from_secs(seconds) };
         Self::new([group(0, 20), group(CRITICAL_PRIORITY, 10)])
     }
 }
@@ -58,11 +56,7 @@ pub(super) struct Shutdown {
 impl Shutdown {
     /// Begins with the lowest group.
     pub(super) fn begin(plan: ShutdownPlan, now: Timestamp) -> Self {
-        Self {
-            plan,
-            current: 0,
-            since: now,
-        }
+        Self { plan, current: 0, since: now }
     }
 
     /// Goes on to the group whose turn it is, given the priorities of the pods that still run.
@@ -71,9 +65,7 @@ impl Shutdown {
         while let Some(group) = self.plan.groups.get(self.current) {
             let period = SignedDuration::try_from(group.period).unwrap_or(SignedDuration::MAX);
             let end = self.since.saturating_add(period).unwrap_or(Timestamp::MAX);
-            let empty = !running
-                .iter()
-                .any(|priority| self.group_of(*priority) == self.current);
+            let empty = !running.iter().any(|priority| self.group_of(*priority) == self.current);
             if !empty && now < end {
                 return Some(end);
             }
@@ -94,18 +86,11 @@ impl Shutdown {
 
     /// What a pod is told that arrives now.
     pub(super) fn rejection() -> Rejection {
-        Rejection::new(
-            "NodeShutdown",
-            "Pod was rejected as the node is shutting down.",
-        )
+        Rejection::new("NodeShutdown", "Pod was rejected as the node is shutting down.")
     }
 
     fn group_of(&self, priority: i32) -> usize {
-        let up_to = self
-            .plan
-            .groups
-            .iter()
-            .take_while(|group| group.priority <= priority);
+        let up_to = self.plan.groups.iter().take_while(|group| group.priority <= priority);
         up_to.count().saturating_sub(1)
     }
 }
@@ -125,10 +110,7 @@ mod tests {
     #[test]
     fn the_lowest_group_goes_first_and_critical_pods_wait() {
         let mut shutdown = shutdown();
-        assert_eq!(
-            shutdown.advance(&[0, CRITICAL_PRIORITY], at(0)),
-            Some(at(20))
-        );
+        assert_eq!(shutdown.advance(&[0, CRITICAL_PRIORITY], at(0)), Some(at(20)));
         assert_eq!(shutdown.grace(0), Some(Duration::from_secs(20)));
         assert_eq!(shutdown.grace(-5), Some(Duration::from_secs(20)));
         assert_eq!(shutdown.grace(CRITICAL_PRIORITY), None);
@@ -138,10 +120,7 @@ mod tests {
     fn a_group_ends_when_its_pods_are_gone() {
         let mut shutdown = shutdown();
         assert_eq!(shutdown.advance(&[CRITICAL_PRIORITY], at(3)), Some(at(13)));
-        assert_eq!(
-            shutdown.grace(CRITICAL_PRIORITY),
-            Some(Duration::from_secs(10))
-        );
+        assert_eq!(shutdown.grace(CRITICAL_PRIORITY), Some(Duration::from_secs(10)));
     }
 
     #[test]

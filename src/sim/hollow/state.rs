@@ -222,8 +222,7 @@ impl State {
     /// Lets go of a node. Its pods stay behind, as those of a machine that is gone.
     pub(super) fn dismiss(&mut self, name: &NodeName) {
         self.kubelets.remove(name);
-        self.held
-            .retain(|work, _| !matches!(work, Work::Node(of, _) if of == name));
+        self.held.retain(|work, _| !matches!(work, Work::Node(of, _) if of == name));
     }
 
     /// Takes in what the watch of pods tells.
@@ -299,11 +298,7 @@ impl State {
             return;
         }
         let name = NodeName::from(pod.spec.node_name.as_str());
-        let tended = Tended {
-            pod,
-            worker: Worker::default(),
-            ip: None,
-        };
+        let tended = Tended { pod, worker: Worker::default(), ip: None };
         self.pods.insert(uid, tended);
         self.pods_of.entry(name).or_default().insert(uid);
         self.ask(Work::Pod(uid));

@@ -70,19 +70,12 @@ impl HollowCondition {
 
     /// The same, with that reason and message.
     pub fn because(self, reason: &str, message: &str) -> Self {
-        Self {
-            reason: reason.to_owned(),
-            message: message.to_owned(),
-            ..self
-        }
+        Self { reason: reason.to_owned(), message: message.to_owned(), ..self }
     }
 
     /// The same, as if the status had changed at that time.
     pub fn since(self, since: Timestamp) -> Self {
-        Self {
-            since: Some(since),
-            ..self
-        }
+        Self { since: Some(since), ..self }
     }
 }
 
@@ -98,10 +91,7 @@ pub struct Rejection {
 impl Rejection {
     /// Rejected with that reason and message.
     pub fn new(reason: &str, message: &str) -> Self {
-        Self {
-            reason: reason.to_owned(),
-            message: message.to_owned(),
-        }
+        Self { reason: reason.to_owned(), message: message.to_owned() }
     }
 }
 
@@ -166,14 +156,8 @@ mod tests {
     fn a_condition_is_replaced_by_type_and_withdrawn_when_taken_off() {
         let mut conduct = Conduct::default();
         let now = Timestamp::UNIX_EPOCH;
-        conduct.apply(
-            Switch::Condition(HollowCondition::new("Broken", "True")),
-            now,
-        );
-        conduct.apply(
-            Switch::Condition(HollowCondition::new("Broken", "False")),
-            now,
-        );
+        conduct.apply(Switch::Condition(HollowCondition::new("Broken", "True")), now);
+        conduct.apply(Switch::Condition(HollowCondition::new("Broken", "False")), now);
         assert_eq!(conduct.conditions.len(), 1);
         assert_eq!(conduct.conditions["Broken"].status, "False");
         assert!(conduct.withdrawn.is_empty());
@@ -182,10 +166,7 @@ mod tests {
         assert!(conduct.conditions.is_empty());
         assert!(conduct.withdrawn.contains("Broken"));
 
-        conduct.apply(
-            Switch::Condition(HollowCondition::new("Broken", "True")),
-            now,
-        );
+        conduct.apply(Switch::Condition(HollowCondition::new("Broken", "True")), now);
         assert!(conduct.withdrawn.is_empty());
     }
 }

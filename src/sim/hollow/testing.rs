@@ -32,9 +32,7 @@ pub(super) fn pod(name: &str) -> PodBuilder {
 
 /// A UID that belongs to that name.
 pub(super) fn uid(name: &str) -> String {
-    let digits = name.bytes().fold(7u128, |hash, byte| {
-        hash.wrapping_mul(257) + u128::from(byte)
-    });
+    let digits = name.bytes().fold(7u128, |hash, byte| hash.wrapping_mul(257) + u128::from(byte));
     crate::model::Uid(digits).to_string()
 }
 

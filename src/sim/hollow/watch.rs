@@ -45,11 +45,7 @@ pub(super) async fn follow<K>(
         let mut stream = watcher(api.clone(), config.clone()).boxed();
         let mut listing = true;
         loop {
-            let patience = if listing {
-                list_patience
-            } else {
-                WATCH_PATIENCE
-            };
+            let patience = if listing { list_patience } else { WATCH_PATIENCE };
             match timeout(patience, stream.next()).await {
                 Ok(Some(Ok(event))) => {
                     match &event {
