@@ -5,7 +5,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::cluster::{Api, RequestError};
-use crate::evict::{Failure, FailureKind, Notices, Presence, Requests};
+use crate::evict::{Failure, FailureKind, Notices, Requests};
 use crate::model::{Node, NodeName, Pod, PodRef, Verdict};
 use crate::observe::Recorder;
 
@@ -14,7 +14,7 @@ use crate::observe::Recorder;
 pub(super) struct ApiRequests(pub Api);
 
 impl Requests for ApiRequests {
-    async fn mark(&self, pod: &Pod, now: Timestamp) -> Result<(), Failure> {
+    async fn mark(&self, pod: &Pod, now: Timestamp) -> Result<Pod, Failure> {
         self.0.mark_pod(pod, now).await.map_err(failure)
     }
 
@@ -22,13 +22,9 @@ impl Requests for ApiRequests {
         self.0.delete_pod(pod).await.map_err(failure)
     }
 
-    async fn presence(&self, pod: &PodRef) -> Result<Presence, Failure> {
-        Ok(match self.0.holder(pod).await.map_err(failure)? {
-            Some(holder) if holder.uid != pod.uid => Presence::Gone,
-            Some(holder) if holder.terminating => Presence::Terminating,
-            Some(_) => Presence::Running,
-            None => Presence::Gone,
-        })
+    async fn pod(&self, pod: &PodRef) -> Result<Option<Pod>, Failure> {
+        let holder = self.0.pod(pod).await.map_err(failure)?;
+        Ok(holder.filter(|holder| holder.uid == pod.uid))
     }
 
     async fn node(&self, name: &NodeName) -> Result<Option<Node>, Failure> {

@@ -31,9 +31,7 @@ use super::state::{Shared, TimerKey, Timers, Work};
 use crate::clock::Clock;
 use crate::cluster::watch::Source;
 use crate::config::Compat;
-use crate::evict::{
-    self, Evictor, Failure, FailureKind, Job, Judge, Judgement, Presence, Requests,
-};
+use crate::evict::{self, Evictor, Failure, FailureKind, Job, Judge, Judgement, Requests};
 use crate::model::build::noon;
 use crate::model::{Node, NodeName, Pod, PodClass, PodRef, Uid, Verdict};
 use crate::observe::{EventLane, EventMetrics, Recorder};
@@ -100,13 +98,12 @@ impl FakeApi {
 }
 
 impl Requests for FakeApi {
-    async fn mark(&self, pod: &Pod, _: Timestamp) -> Result<(), Failure> {
-        if self.cluster.lock().pods.contains_key(&pod.uid) {
+    async fn mark(&self, pod: &Pod, _: Timestamp) -> Result<Pod, Failure> {
+        let stored = self.cluster.lock().pods.get(&pod.uid).cloned();
+        if stored.is_some() {
             self.log(Asked::Patched, pod.uid, &pod.name);
-            Ok(())
-        } else {
-            Err(Failure::Gone)
         }
+        stored.ok_or(Failure::Gone)
     }
 
     async fn delete(&self, pod: &PodRef) -> Result<(), Failure> {
@@ -123,9 +120,8 @@ impl Requests for FakeApi {
         Ok(())
     }
 
-    async fn presence(&self, pod: &PodRef) -> Result<Presence, Failure> {
-        let there = self.cluster.lock().pods.contains_key(&pod.uid);
-        Ok(if there { Presence::Running } else { Presence::Gone })
+    async fn pod(&self, pod: &PodRef) -> Result<Option<Pod>, Failure> {
+        Ok(self.cluster.lock().pods.get(&pod.uid).cloned())
     }
 
     async fn node(&self, name: &NodeName) -> Result<Option<Node>, Failure> {
@@ -169,7 +165,7 @@ impl Judge for Ask {
         Judgement { verdict: armed.clone(), pod }
     }
 
-    fn judge_on(&self, pod: &PodRef, armed: &Verdict, node: Option<&Node>) -> Verdict {
+    fn judge_on(&self, pod: &Pod, armed: &Verdict, node: Option<&Node>) -> Verdict {
         if self.trusting { armed.clone() } else { self.view.judge_on(pod, armed, node) }
     }
 }
