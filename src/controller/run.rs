@@ -105,7 +105,14 @@ pub async fn start(client: Client, config: &Config) -> Result<Running, StartErro
     let pipeline = Pipeline::start(&shared.nodes, &shared.pods, &decider, &Handle::current())
         .map_err(StartError::Threads)?;
 
-    let watches = start_watches(&shared, &api, &cluster_metrics, nodes_known, pods_known);
+    let pods_listed = CancellationToken::new();
+    let watches = start_watches(&shared, &api, &cluster_metrics, nodes_known, {
+        let pods_listed = pods_listed.clone();
+        move || {
+            pods_known.open();
+            pods_listed.cancel();
+        }
+    });
     let stop = CancellationToken::new();
     let (in_flight, background) = (TaskTracker::new(), TaskTracker::new());
     let evictor = Evictor::new(
@@ -119,7 +126,13 @@ pub async fn start(client: Client, config: &Config) -> Result<Running, StartErro
     for pump in Pump::for_all_shards(&shared, evictor, &in_flight) {
         background.spawn(pump.run(stop.clone()));
     }
-    let records = records::run(Arc::clone(&shared), api.clone(), stop.clone(), in_flight.clone());
+    let records = records::run(
+        Arc::clone(&shared),
+        api.clone(),
+        pods_listed,
+        stop.clone(),
+        in_flight.clone(),
+    );
     background.spawn(records);
     background.spawn(time_watch::run(Arc::clone(&shared), api.clone(), stop.clone()));
     let last_events = CancellationToken::new();
@@ -140,13 +153,14 @@ pub async fn start(client: Client, config: &Config) -> Result<Running, StartErro
     })
 }
 
-/// Starts to watch nodes and pods. Each gate opens with the first complete list.
+/// Starts to watch nodes and pods. The gate opens, and `pods_known` is called, after each complete
+/// list.
 fn start_watches(
     shared: &Arc<Shared>,
     api: &Api,
     metrics: &cluster::Metrics,
     nodes_known: Gate,
-    pods_known: Gate,
+    pods_known: impl Fn() + Send + 'static,
 ) -> Vec<JoinHandle<()>> {
     let nodes = Nodes { shared: Arc::clone(shared) };
     let pods = Pods { shared: Arc::clone(shared), decoder: PodDecoder::default() };
@@ -154,9 +168,7 @@ fn start_watches(
         tokio::spawn(watch::run(api.clone(), metrics.clone(), nodes, move || {
             nodes_known.open();
         })),
-        tokio::spawn(watch::run(api.clone(), metrics.clone(), pods, move || {
-            pods_known.open();
-        })),
+        tokio::spawn(watch::run(api.clone(), metrics.clone(), pods, pods_known)),
     ]
 }
 
