@@ -22,8 +22,10 @@ use crate::taint::record;
 const AT_ONCE: usize = 4;
 const BACKOFF: Backoff =
     Backoff { first: Duration::from_millis(500), most: Duration::from_secs(60) };
-/// How long the watch may take to show a record that was written, before it is looked at again.
-const UNTIL_SEEN: Duration = Duration::from_secs(5);
+/// How long the watch may take to show a record that was written, before it is looked at again. A
+/// node's records are at least so far apart too, whatever happens to its taints; what happens
+/// meanwhile is lost if the process dies, so it is short.
+const UNTIL_SEEN: Duration = Duration::from_secs(1);
 
 /// Writes and removes records until `stop`.
 ///
@@ -177,6 +179,22 @@ mod tests {
             tokio::time::sleep(time).await;
             std::mem::take(&mut *self.sent.lock())
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_record_follows_its_node_within_a_second_and_is_written_no_more_often() {
+        let lane = Lane::start();
+        lane.pods_listed.cancel();
+        take_pod(&lane.shared, pod("a").tolerating(exists("").lasting(7200)));
+        for key in 0..100 {
+            let tainted = node("n1").tainted(taint(&format!("k{key}"), ""));
+            take_node(&lane.shared, tainted, Source::Watch);
+            lane.look();
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        let sent = lane.sent_after(Duration::from_secs(1)).await;
+        assert!((10..=12).contains(&sent.len()), "{} in 10 s", sent.len());
+        assert!(sent.last().unwrap().contains("k99"), "the newest: {sent:?}");
     }
 
     #[tokio::test(start_paused = true)]
