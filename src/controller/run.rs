@@ -122,7 +122,9 @@ pub async fn start(client: Client, config: &Config) -> Result<Running, StartErro
 
     let stop = CancellationToken::new();
     let in_flight = TaskTracker::new();
-    let mut intake = start_watches(&shared, &api, &cluster_metrics, gates, &stop);
+    let pods_listed = CancellationToken::new();
+    let mut intake =
+        start_watches(&shared, &api, &cluster_metrics, gates, pods_listed.clone(), &stop);
     let queue = Arc::new(pump::Queue::default());
     for shard in 0..SHARDS {
         let queue = Arc::clone(&queue);
@@ -130,8 +132,13 @@ pub async fn start(client: Client, config: &Config) -> Result<Running, StartErro
     }
     let carry = pump::carry(queue, Arc::new(evictor), pace, in_flight.clone(), stop.clone());
     intake.spawn(carry);
-    let records = records::run(Arc::clone(&shared), api.clone(), stop.clone(), in_flight.clone());
-    intake.spawn(records);
+    intake.spawn(records::run(
+        Arc::clone(&shared),
+        api.clone(),
+        pods_listed,
+        stop.clone(),
+        in_flight.clone(),
+    ));
     intake.spawn(time_watch::run(Arc::clone(&shared), api.clone(), stop.clone()));
     let last_events = CancellationToken::new();
     let events = tokio::spawn(send_events(lane, api, last_events.clone()));
@@ -150,18 +157,23 @@ pub async fn start(client: Client, config: &Config) -> Result<Running, StartErro
     })
 }
 
-/// Starts to watch nodes and pods until `stop`. Each gate opens with the first complete list.
+/// Starts to watch nodes and pods until `stop`. Each gate opens with the first complete list, and
+/// `pods_listed` is cancelled with that of the pods.
 fn start_watches(
     shared: &Arc<Shared>,
     api: &Api,
     metrics: &cluster::Metrics,
     (nodes_known, pods_known): (Gate, Gate),
+    pods_listed: CancellationToken,
     stop: &CancellationToken,
 ) -> JoinSet<()> {
     let nodes = Nodes { shared: Arc::clone(shared) };
     let nodes = watch::run(api.clone(), metrics.clone(), nodes, move || nodes_known.open());
     let pods = Pods { shared: Arc::clone(shared), decoder: PodDecoder::default() };
-    let pods = watch::run(api.clone(), metrics.clone(), pods, move || pods_known.open());
+    let pods = watch::run(api.clone(), metrics.clone(), pods, move || {
+        pods_known.open();
+        pods_listed.cancel();
+    });
     let mut tasks = JoinSet::new();
     tasks.spawn(stop.clone().run_until_cancelled_owned(nodes).map(drop));
     tasks.spawn(stop.clone().run_until_cancelled_owned(pods).map(drop));

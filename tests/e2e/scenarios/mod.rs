@@ -1,5 +1,6 @@
 //! What ostrakon does in a cluster.
 
+mod exact;
 mod outside;
 mod race;
 
@@ -7,5 +8,5 @@ use crate::ctx::Scenario;
 
 /// All of them; each module adds its own.
 pub(crate) fn trials() -> Vec<Scenario> {
-    [race::trials()].concat()
+    [exact::trials(), race::trials()].concat()
 }
