@@ -22,4 +22,5 @@ mod stage;
 mod state;
 mod time_watch;
 
+pub use preflight::permissions;
 pub use run::{Running, StartError, start};

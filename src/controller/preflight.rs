@@ -2,8 +2,8 @@
 
 use crate::cluster::{Api, Permission, RequestError};
 
-/// Every right that a run needs. `deploy/` grants these and no others.
-pub(super) const NEEDED: [Permission; 10] = [
+/// Every right that a run needs. `deploy/` grants these and no others; a test compares the two.
+const NEEDED: [Permission; 10] = [
     needed("list", "nodes", ""),
     needed("watch", "nodes", ""),
     needed("get", "nodes", ""),
@@ -15,6 +15,11 @@ pub(super) const NEEDED: [Permission; 10] = [
     needed("patch", "pods", "status"),
     needed("create", "events", ""),
 ];
+
+/// Every right that a run needs, and no more.
+pub fn permissions() -> &'static [Permission] {
+    &NEEDED
+}
 
 const fn needed(
     verb: &'static str,
