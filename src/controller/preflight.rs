@@ -33,8 +33,16 @@ const fn needed(
 #[derive(Debug, thiserror::Error)]
 pub enum PreflightError {
     /// It does not answer.
-    #[error("cannot reach the API server: {0}; check its address and the network")]
-    Unreachable(RequestError),
+    #[error(
+        "cannot reach the API server at {server}: {cause}; check the address and the network, \
+         and that it runs"
+    )]
+    Unreachable {
+        /// Its URL.
+        server: String,
+        /// What happened instead of an answer.
+        cause: RequestError,
+    },
     /// It does not take the credentials.
     #[error("the API server does not accept the credentials ({0}); check the kubeconfig's user")]
     Unauthorized(RequestError),
@@ -47,9 +55,9 @@ pub enum PreflightError {
 }
 
 /// Asks the API server for every right that is needed.
-pub(super) async fn check(api: &Api) -> Result<(), PreflightError> {
+pub(super) async fn check(api: &Api, server: &str) -> Result<(), PreflightError> {
     let mut missing = Vec::new();
-    for permission in NEEDED {
+    for &permission in permissions() {
         match api.is_allowed(permission).await {
             Ok(true) => {}
             Ok(false) => missing.push(permission.to_string()),
@@ -59,7 +67,7 @@ pub(super) async fn check(api: &Api) -> Result<(), PreflightError> {
                         PreflightError::Unauthorized(error)
                     }
                     RequestError::Status(_) => PreflightError::Refused(error),
-                    _ => PreflightError::Unreachable(error),
+                    _ => PreflightError::Unreachable { server: server.to_owned(), cause: error },
                 });
             }
         }

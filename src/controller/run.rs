@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use kube::Client;
 use prometheus::Registry;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
@@ -21,7 +20,7 @@ use super::requests::{ApiRequests, ByEvents};
 use super::state::{NodeKey, PodKey, Shared, TimerKey, Work};
 use super::{metrics, records, time_watch};
 use crate::clock::Clock;
-use crate::cluster::{self, Api, PodDecoder, watch};
+use crate::cluster::{self, Api, Cluster, PodDecoder, watch};
 use crate::config::Config;
 use crate::evict::{self, Evictor, Job, Outcome};
 use crate::observe::{
@@ -74,16 +73,16 @@ pub struct Running {
     address: std::net::SocketAddr,
 }
 
-/// Starts a controller on the cluster that `client` leads to.
+/// Starts a controller on a cluster.
 ///
 /// # Errors
 /// See [`StartError`]: each says what to do about it.
-pub async fn start(client: Client, config: &Config) -> Result<Running, StartError> {
+pub async fn start(cluster: Cluster, config: &Config) -> Result<Running, StartError> {
     let registry = Registry::new();
     register_process(&registry)?;
     let cluster_metrics = cluster::Metrics::register(&registry)?;
-    let api = Api::new(client, cluster_metrics.clone());
-    preflight::check(&api).await?;
+    let api = Api::new(cluster.client, cluster_metrics.clone());
+    preflight::check(&api, &cluster.server).await?;
 
     let clock = Clock::system();
     let event_metrics = EventMetrics::register(&registry)?;
@@ -99,7 +98,8 @@ pub async fn start(client: Client, config: &Config) -> Result<Running, StartErro
     let endpoints = CancellationToken::new();
     let (address, served) =
         serve(config.listen, Endpoints { registry, readiness }, endpoints.clone()).await?;
-    info!(%address, version = env!("CARGO_PKG_VERSION"), compat = ?config.compat, "started");
+    info!(%address, server = cluster.server, version = env!("CARGO_PKG_VERSION"),
+        compat = ?config.compat, "started");
 
     let decider = Arc::new(Decider { shared: Arc::clone(&shared) });
     let pipeline = Pipeline::start(&shared.nodes, &shared.pods, &decider, &Handle::current())

@@ -11,4 +11,4 @@ mod logs;
 pub use events::{Event, EventLane, EventMetrics, Recorder};
 pub use health::{Gate, Readiness};
 pub use http::{Endpoints, ListenError, serve};
-pub use logs::{LogFormat, start_logs};
+pub use logs::{LogFormat, LogLevel, LogLevelError, start_logs};
