@@ -13,6 +13,7 @@ fmt: ## check the format; `cargo fmt` mends it
 
 lint: ## clippy over everything, warnings denied
 	$(CARGO) clippy --locked --all-targets
+	$(CARGO) clippy --locked --test e2e # left out of the above by `test = false`
 
 test: ## unit, property and simulation tests; needs a Rust toolchain and nothing else
 	$(CARGO) test --locked
@@ -35,4 +36,4 @@ bench: ## Criterion benchmarks
 deny: ## licences, sources and duplicates of the dependencies; needs cargo-deny
 	$(CARGO) deny --all-features check bans licenses sources
 
-ci: fmt lint test doc e2e e2e-upstream ## all that CI runs
+ci: test fmt lint doc e2e e2e-upstream ## all that CI runs

@@ -84,7 +84,7 @@ async fn until_stopped(config: &Config) -> anyhow::Result<()> {
         let cluster = connect(config.kubeconfig.as_deref(), config.context.as_deref()).await?;
         anyhow::Ok(controller::start(cluster, config).await?)
     };
-    let running = tokio::select! {
+    let mut running = tokio::select! {
         running = started => running?,
         name = next() => {
             info!(signal = name, "stopped before the start was complete");
@@ -94,7 +94,7 @@ async fn until_stopped(config: &Config) -> anyhow::Result<()> {
     tokio::select! {
         name = next() => info!(signal = name, "stopping; another signal ends the process at once"),
         failure = running.failed() => {
-            return Err(anyhow!(failure).context("a worker thread ended"));
+            return Err(failure.into());
         }
     }
     tokio::select! {

@@ -193,6 +193,7 @@ async fn follow<I: Index>(api: &Api, metrics: &Metrics, index: &mut I, mut versi
         let (before, opened) = (version.clone(), Instant::now());
         let end = watch_once(api, metrics, index, &mut version).await;
         index.connected(false);
+        metrics.connected(I::RESOURCE, false);
         metrics.watch_ended(I::RESOURCE, end.label());
         if end == End::Expired {
             info!(resource = I::RESOURCE, version, "the watch's version has expired; listing anew");
@@ -242,6 +243,7 @@ async fn watch_once<I: Index>(
         Err(error) => return End::Failed(error.to_string()),
     };
     index.connected(true);
+    metrics.connected(I::RESOURCE, true);
     let mut lines = Lines::default();
     loop {
         match timeout(IDLE_TIMEOUT, lines.next(&mut body)).await {

@@ -14,6 +14,7 @@ mod ingest;
 mod judge;
 mod metrics;
 mod preflight;
+mod pump;
 mod records;
 mod requests;
 mod run;
@@ -23,4 +24,4 @@ mod state;
 mod time_watch;
 
 pub use preflight::permissions;
-pub use run::{Running, StartError, start};
+pub use run::{Failed, Running, StartError, start};

@@ -4,7 +4,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
@@ -20,7 +20,7 @@ const BACKOFF: Backoff =
     Backoff { first: Duration::from_millis(250), most: Duration::from_secs(120) };
 /// A pod that was bound this recently may be known before the newest taints of its node are: the
 /// two come by different watches (kubernetes/kubernetes#119862).
-const FRESHLY_BOUND: Duration = Duration::from_secs(10);
+const FRESHLY_BOUND: SignedDuration = SignedDuration::from_secs(10);
 /// How long to wait for a watch to show what the API server said already, before asking again.
 const UNTIL_SEEN: Duration = Duration::from_secs(30);
 /// The same when the API server knew of newer facts than the view: they are on their way.
@@ -197,7 +197,7 @@ impl<J: Judge, R: Requests, N: Notices> Evictor<J, R, N> {
             && !past.sent
             && judgement.current
             && matches!(verdict, Verdict::EvictNow(_))
-            && now.duration_since(pod.bound).unsigned_abs() > FRESHLY_BOUND;
+            && now.duration_since(pod.bound) > FRESHLY_BOUND;
         if !fresh {
             let node = match self.confirmations.node(&job.pod.node, &self.requests).await {
                 Ok(node) => node,
@@ -278,7 +278,7 @@ impl<J: Judge, R: Requests, N: Notices> Evictor<J, R, N> {
     }
 
     fn wait(&self, job: &Job, state: State, pause: Duration) -> Outcome {
-        let next = jiff::SignedDuration::try_from(pause)
+        let next = SignedDuration::try_from(pause)
             .ok()
             .and_then(|pause| self.clock.now().saturating_add(pause).ok());
         self.backlog.update(job.pod.uid, |condemned| {

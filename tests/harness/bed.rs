@@ -92,6 +92,7 @@ pub struct Bed {
     apiserver: Component,
     etcd: Component,
     options: BedOptions,
+    binaries: Binaries,
     place: Place,
     audit: AuditLog,
     leash: Leash,
@@ -131,6 +132,7 @@ impl Bed {
             apiserver,
             etcd,
             options,
+            binaries: binaries.clone(),
             place,
             audit,
             leash,
@@ -204,7 +206,14 @@ impl Bed {
     /// A new proxy in front of the API server, without any faults yet. What it does by chance
     /// follows from `seed`.
     pub async fn fault_proxy(&self, seed: u64) -> Result<FaultProxy> {
-        FaultProxy::start(&self.place.config()?, seed).await
+        FaultProxy::start(&self.place.config()?, None, seed).await
+    }
+
+    /// As [`Bed::fault_proxy`]; requests without a token are made as `user`. Go clients send none
+    /// over plain HTTP, whatever their kubeconfig says.
+    pub async fn fault_proxy_for(&self, user: User, seed: u64) -> Result<FaultProxy> {
+        let token = self.place.users.token(user);
+        FaultProxy::start(&self.place.config()?, Some(&token), seed).await
     }
 
     /// A namespace and nodes for one test.
@@ -245,6 +254,30 @@ impl Bed {
         let old = old.context("kube-controller-manager runs without --controllers")?;
         args[old] = controllers_flag(taint_eviction);
         component.restart_with(args).await
+    }
+
+    /// Starts a second kube-controller-manager that does what ostrakon replaces and nothing else,
+    /// with the API server as `kubeconfig` shows it, for a comparison. It ends with its value.
+    /// Between the two may be a [`Bed::fault_proxy_for`] it.
+    pub async fn start_reference(&self, kubeconfig: &Path) -> Result<Component> {
+        let launch = self.binaries.controller_manager.as_ref();
+        let launch = launch.context("there is no kube-controller-manager")?;
+        let name = format!("reference-{:08x}", rand::random::<u32>());
+        let port = ports::free_port()?;
+        let mut flags = self.place.follower_flags(&name, User::Reference, port)?;
+        flags.extend([
+            // The last of two counts.
+            format!("--kubeconfig={}", kubeconfig.display()),
+            // The first needs the other's index of pods by node; that one has nothing to say.
+            "--controllers=taint-eviction-controller,node-lifecycle-controller".to_owned(),
+            "--node-monitor-grace-period=24h".to_owned(),
+            "--node-startup-grace-period=24h".to_owned(),
+        ]);
+        let health = format!("https://127.0.0.1:{port}/healthz");
+        let program = self.place.program(&name, launch, flags);
+        let component = Component::new(program, health, &self.leash);
+        component.start().await?;
+        Ok(component)
     }
 
     pub fn scheduler(&self) -> Result<&Component> {

@@ -24,8 +24,8 @@ use tokio::time::Instant;
 use super::handler::Decider;
 use super::ingest;
 use super::judge;
+use super::pump::HandedOut;
 use super::requests::ByEvents;
-use super::run::finish;
 use super::state::{Shared, TimerKey, Timers, Work};
 use crate::clock::Clock;
 use crate::cluster::watch::Source;
@@ -362,8 +362,10 @@ impl Stage {
                     let (uid, node) = (pod.uid, pod.node.clone());
                     let there = self.cluster.lock().pods.contains_key(&uid);
                     let job = Job { pod, verdict, due: fired.due };
-                    let outcome = self.evictor.carry_out(&job).await;
-                    finish(&self.shared, shard, &fired.key, fired.token, job, &outcome);
+                    let (key, token) = (fired.key, fired.token);
+                    let handed_out = HandedOut::new(&self.shared, shard, key, token, job);
+                    let outcome = self.evictor.carry_out(handed_out.job()).await;
+                    handed_out.finish(&outcome);
                     let gone = there && !self.cluster.lock().pods.contains_key(&uid);
                     if gone && self.seen_at_once {
                         ingest::drop_pod(&self.shared, &node, uid);

@@ -1,6 +1,7 @@
 //! ostrakon's user may do what `deploy/` says, and no more.
 
 use anyhow::{Context as _, Result, ensure};
+use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::authorization::v1::{
     ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
 };
@@ -22,6 +23,7 @@ pub(super) fn trials() -> Vec<Scenario> {
         trial!(a_stranger_may_do_nothing),
         trial!(rights_hold_for_real_requests),
         trial!(the_api_server_accepts_all_of_deploy),
+        trial!(the_deployments_pod_is_admitted_and_critical),
     ]
 }
 
@@ -157,5 +159,40 @@ async fn the_api_server_accepts_all_of_deploy(ctx: &Ctx) -> Result<()> {
         kinds.push(types.kind);
     }
     ensure!(kinds.iter().any(|kind| kind == "Deployment"), "no Deployment among {kinds:?}");
+    Ok(())
+}
+
+/// A Deployment is accepted whatever its pods look like; this is what would come out of it.
+async fn the_deployments_pod_is_admitted_and_critical(ctx: &Ctx) -> Result<()> {
+    let objects = manifests::objects()?;
+    let deployment = objects
+        .into_iter()
+        .find(|object| object.types.as_ref().is_some_and(|types| types.kind == "Deployment"));
+    let deployment: Deployment = deployment.context("no Deployment")?.try_parse()?;
+    let namespace = deployment.metadata.namespace.context("a Deployment without namespace")?;
+    let template = deployment.spec.context("a Deployment without spec")?.template;
+    let mut pod = Pod { metadata: template.metadata.unwrap_or_default(), ..Pod::default() };
+    pod.spec = template.spec;
+    pod.metadata.name = Some("would-be".to_owned());
+
+    let pods: Api<Pod> = Api::namespaced(ctx.bed().admin()?, &namespace);
+    let dry_run = PostParams { dry_run: true, ..PostParams::default() };
+    let admitted = pods.create(&dry_run, &pod).await?;
+    let spec = admitted.spec.context("a pod without spec")?;
+    ensure!(spec.priority == Some(2_000_000_000), "priority {:?}", spec.priority);
+    ensure!(
+        format!(
+            "system:serviceaccount:{namespace}:{}",
+            spec.service_account_name.unwrap_or_default()
+        ) == User::Ostrakon.name()
+    );
+    // Admission adds no toleration: those of the Deployment are all there are.
+    let tolerations = spec.tolerations.unwrap_or_default();
+    ensure!(tolerations.len() == 4, "{tolerations:?}");
+
+    // Not because nobody looks: the namespace refuses a pod with less care.
+    pod.spec.get_or_insert_default().security_context = None;
+    let careless = pods.create(&dry_run, &pod).await;
+    ensure!(careless.is_err(), "admitted without securityContext");
     Ok(())
 }

@@ -100,10 +100,16 @@ impl Drop for FaultProxy {
 }
 
 impl FaultProxy {
-    pub(super) async fn start(upstream: &kube::Config, seed: u64) -> Result<Self> {
+    pub(super) async fn start(
+        upstream: &kube::Config,
+        token: Option<&str>,
+        seed: u64,
+    ) -> Result<Self> {
+        let bearer = |token| HeaderValue::try_from(format!("Bearer {token}"));
         let upstream = Arc::new(Upstream {
             client: Client::builder(TokioExecutor::new()).build(upstream.rustls_https_connector()?),
             base: upstream.cluster_url.clone(),
+            authorization: token.map(bearer).transpose()?,
         });
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let address = listener.local_addr()?;
@@ -347,6 +353,8 @@ impl Held {
 struct Upstream<C> {
     client: Client<C, Full<Bytes>>,
     base: Uri,
+    /// For requests that have none.
+    authorization: Option<HeaderValue>,
 }
 
 impl<C> Upstream<C>
@@ -361,6 +369,11 @@ where
         uri.path_and_query = head.uri.into_parts().path_and_query;
         head.uri = Uri::from_parts(uri)?;
         strip(&mut head.headers);
+        if let (false, Some(ours)) =
+            (head.headers.contains_key(header::AUTHORIZATION), &self.authorization)
+        {
+            head.headers.insert(header::AUTHORIZATION, ours.clone());
+        }
         // The body is whole now, and its length is known.
         head.headers.remove(header::CONTENT_LENGTH);
         let mut answer = self.client.request(Request::from_parts(head, Full::new(body))).await?;
