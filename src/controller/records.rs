@@ -39,9 +39,12 @@ pub(super) async fn run(
             () = stop.cancelled() => return,
             fired = shared.records.next() => fired,
         };
-        let Ok(slot) = Arc::clone(&slots).acquire_owned().await else {
-            return;
+        // Where nothing is answered, a slot may take as long as a request.
+        let slot = tokio::select! {
+            () = stop.cancelled() => return,
+            slot = Arc::clone(&slots).acquire_owned() => slot,
         };
+        let Ok(slot) = slot else { return };
         let (shared, api, failures) = (Arc::clone(&shared), api.clone(), Arc::clone(&failures));
         tasks.spawn(async move {
             let outcome = match write(&shared, &api, &fired.key).await {

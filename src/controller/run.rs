@@ -71,6 +71,10 @@ pub struct Running {
     stop: CancellationToken,
     /// What takes in new work: none of it ends by itself.
     intake: JoinSet<()>,
+    /// Ends the watches.
+    blind: CancellationToken,
+    /// The watches of nodes and pods; they do not end by themselves either.
+    watches: JoinSet<()>,
     /// Evictions and records in flight.
     in_flight: TaskTracker,
     events: JoinHandle<()>,
@@ -119,15 +123,17 @@ pub async fn start(cluster: Cluster, config: &Config) -> Result<Running, StartEr
         clock,
     );
 
-    let stop = CancellationToken::new();
+    let (stop, blind) = (CancellationToken::new(), CancellationToken::new());
     let in_flight = TaskTracker::new();
-    let mut intake = start_watches(&shared, &api, &cluster_metrics, gates, &stop);
+    let watches = start_watches(&shared, &api, &cluster_metrics, gates, &blind);
+    let mut intake = JoinSet::new();
     for pump in Pump::for_all_shards(&shared, evictor, &in_flight) {
         intake.spawn(pump.run(stop.clone()));
     }
     let records = records::run(Arc::clone(&shared), api.clone(), stop.clone(), in_flight.clone());
     intake.spawn(records);
-    intake.spawn(time_watch::run(Arc::clone(&shared), api.clone(), stop.clone()));
+    let clocks = time_watch::run(Arc::clone(&shared), api.clone());
+    intake.spawn(stop.clone().run_until_cancelled_owned(clocks).map(drop));
     let last_events = CancellationToken::new();
     let events = tokio::spawn(send_events(lane, api, last_events.clone()));
 
@@ -136,6 +142,8 @@ pub async fn start(cluster: Cluster, config: &Config) -> Result<Running, StartEr
         pipeline,
         stop,
         intake,
+        blind,
+        watches,
         in_flight,
         events,
         last_events,
@@ -145,21 +153,21 @@ pub async fn start(cluster: Cluster, config: &Config) -> Result<Running, StartEr
     })
 }
 
-/// Starts to watch nodes and pods until `stop`. Each gate opens with the first complete list.
+/// Starts to watch nodes and pods until `blind`. Each gate opens with the first complete list.
 fn start_watches(
     shared: &Arc<Shared>,
     api: &Api,
     metrics: &cluster::Metrics,
     (nodes_known, pods_known): (Gate, Gate),
-    stop: &CancellationToken,
+    blind: &CancellationToken,
 ) -> JoinSet<()> {
     let nodes = Nodes { shared: Arc::clone(shared) };
     let nodes = watch::run(api.clone(), metrics.clone(), nodes, move || nodes_known.open());
     let pods = Pods { shared: Arc::clone(shared), decoder: PodDecoder::default() };
     let pods = watch::run(api.clone(), metrics.clone(), pods, move || pods_known.open());
     let mut tasks = JoinSet::new();
-    tasks.spawn(stop.clone().run_until_cancelled_owned(nodes).map(drop));
-    tasks.spawn(stop.clone().run_until_cancelled_owned(pods).map(drop));
+    tasks.spawn(blind.clone().run_until_cancelled_owned(nodes).map(drop));
+    tasks.spawn(blind.clone().run_until_cancelled_owned(pods).map(drop));
     tasks
 }
 
@@ -171,16 +179,21 @@ impl Running {
 
     /// Completes only if a part that must not end has ended: the process must end then too.
     pub async fn failed(&mut self) -> Failed {
-        tokio::select! {
-            failure = self.pipeline.failed() => Failed::Thread(failure),
-            Some(ended) = self.intake.join_next() => Failed::Task(match ended {
-                Ok(()) => "it returned".to_owned(),
-                Err(error) => error.to_string(),
-            }),
-        }
+        let ended = tokio::select! {
+            failure = self.pipeline.failed() => return Failed::Thread(failure),
+            Some(ended) = self.intake.join_next() => ended,
+            Some(ended) = self.watches.join_next() => ended,
+        };
+        Failed::Task(match ended {
+            Ok(()) => "it returned".to_owned(),
+            Err(error) => error.to_string(),
+        })
     }
 
     /// Takes no new work, finishes the requests in flight within 20 s, and ends.
+    ///
+    /// The watches go on for as long as evictions are in flight: each asks again between its two
+    /// requests, and a taint may be removed meanwhile.
     ///
     /// # Errors
     /// A worker had panicked.
@@ -196,6 +209,8 @@ impl Running {
         } else if left > 0 {
             info!(requests = left, "requests in flight were finished");
         }
+        self.blind.cancel();
+        while self.watches.join_next().await.is_some() {}
         for timers in &self.shared.timers {
             timers.clear();
         }
