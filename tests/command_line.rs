@@ -1,6 +1,8 @@
 //! What the program says when it cannot start, as far as that takes no cluster: one line with the
 //! cause and the remedy, and an exit code that tells wrong usage (2) from the rest (1).
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
 #[path = "harness/program.rs"]
 #[allow(unreachable_pub, reason = "the harness compiles this too")]
 mod program;
@@ -11,6 +13,7 @@ use std::time::Duration;
 
 use program::Run;
 use tempfile::TempDir;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 /// Nothing here waits for an answer that never comes.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -171,6 +174,24 @@ async fn a_server_that_is_silent_is_given_up_in_time() {
     let config = kubeconfig(folder.path(), &format!("http://{server}"));
     let run = run_in(folder.path(), &["run", &format!("--kubeconfig={config}")], &[]).await;
     assert_complains(&run, 1, &["cannot reach the API server", &server, "no answer within 15s"]);
+}
+
+#[tokio::test]
+async fn a_server_that_is_no_api_server_is_named() {
+    let web = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let server = web.local_addr().unwrap().to_string();
+    tokio::spawn(async move {
+        let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n<html>";
+        while let Ok((mut connection, _)) = web.accept().await {
+            let mut request = [0; 8192];
+            let _ = connection.read(&mut request).await;
+            let _ = connection.write_all(answer).await;
+        }
+    });
+    let folder = folder();
+    let config = kubeconfig(folder.path(), &format!("http://{server}"));
+    let run = run_in(folder.path(), &["run", &format!("--kubeconfig={config}")], &[]).await;
+    assert_complains(&run, 1, &["cannot ask the API server at", &server, "check that it is one"]);
 }
 
 #[tokio::test]

@@ -34,8 +34,8 @@ const fn needed(
 pub enum PreflightError {
     /// It does not answer.
     #[error(
-        "cannot reach the API server at {server}: {cause}; check the address and the network, \
-         and that it runs"
+        "cannot reach the API server at {server}: {cause}; check the address, the network, and \
+         the certificate authority of the kubeconfig"
     )]
     Unreachable {
         /// Its URL.
@@ -46,9 +46,17 @@ pub enum PreflightError {
     /// It does not take the credentials.
     #[error("the API server does not accept the credentials ({0}); check the kubeconfig's user")]
     Unauthorized(RequestError),
-    /// It answers, but not as an API server does.
-    #[error("cannot ask the API server for permissions: {0}")]
-    Refused(RequestError),
+    /// It answers, but not as an API server does that lets its users ask.
+    #[error(
+        "cannot ask the API server at {server} for permissions: {cause}; check that it is one, and \
+         that this user may create selfsubjectaccessreviews"
+    )]
+    Refused {
+        /// Its URL.
+        server: String,
+        /// What it answered.
+        cause: RequestError,
+    },
     /// Rights are missing.
     #[error("missing permission: {0}; apply the ClusterRole in deploy/kustomize/base")]
     Missing(String),
@@ -61,13 +69,18 @@ pub(super) async fn check(api: &Api, server: &str) -> Result<(), PreflightError>
         match api.is_allowed(permission).await {
             Ok(true) => {}
             Ok(false) => missing.push(permission.to_string()),
-            Err(error) => {
-                return Err(match &error {
+            Err(cause) => {
+                let server = server.to_owned();
+                return Err(match &cause {
                     RequestError::Status(answer) if answer.code == 401 => {
-                        PreflightError::Unauthorized(error)
+                        PreflightError::Unauthorized(cause)
                     }
-                    RequestError::Status(_) => PreflightError::Refused(error),
-                    _ => PreflightError::Unreachable { server: server.to_owned(), cause: error },
+                    RequestError::Status(_) | RequestError::Body(_) => {
+                        PreflightError::Refused { server, cause }
+                    }
+                    RequestError::Timeout(_) | RequestError::Transport(_) => {
+                        PreflightError::Unreachable { server, cause }
+                    }
                 });
             }
         }

@@ -7,9 +7,10 @@ use clap::ValueEnum;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
-/// The client library logs each failed request as an error of its own, without saying which it
-/// was; whoever made the request says that and what comes of it. `kube_client=debug` brings it back.
-const QUIET: &str = "kube_client=off";
+/// The client libraries log each failed request and handshake as an error of their own, without
+/// saying which it was; whoever made the request says that, and what comes of it. Directives bring
+/// them back: `info,kube_client=debug`.
+const QUIET: &str = "kube_client=off,rustls_platform_verifier=off";
 
 /// Form of the log lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
