@@ -1,5 +1,7 @@
 //! What `deploy/` grants is what the program asks for: no more, no less.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 

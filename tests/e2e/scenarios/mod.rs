@@ -1,8 +1,26 @@
 //! What ostrakon does in a cluster.
 
+mod basics;
+mod evidence;
+mod identity;
+mod lifecycle;
+mod outages;
+mod reports;
+mod start;
+mod stop;
+
 use crate::ctx::Scenario;
 
 /// All of them; each module adds its own.
 pub(crate) fn trials() -> Vec<Scenario> {
-    Vec::new()
+    [
+        basics::trials(),
+        identity::trials(),
+        lifecycle::trials(),
+        outages::trials(),
+        reports::trials(),
+        start::trials(),
+        stop::trials(),
+    ]
+    .concat()
 }
