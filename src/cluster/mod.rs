@@ -11,7 +11,7 @@ mod metrics;
 mod view;
 pub mod watch;
 
-pub use api::{Answer, Api, Holder, Mark, Permission, RequestError};
+pub use api::{Answer, Api, Mark, Permission, RequestError};
 pub use connect::{Cluster, ConnectError, connect};
 pub use decode::{DecodeError, NodeDecoder, PodDecoder, decode_node};
 pub use metrics::Metrics;

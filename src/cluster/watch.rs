@@ -67,9 +67,6 @@ pub trait Index: Send {
 
     /// A complete list has been taken: whatever has another UID is gone.
     fn retain(&mut self, seen: &AHashSet<Uid>);
-
-    /// The watch is connected, or is not any more: then what is known may be old.
-    fn connected(&mut self, yes: bool);
 }
 
 /// How an object came in.
@@ -83,6 +80,8 @@ pub enum Source {
 
 /// Lists and watches until the task is dropped. `synced` is called after each complete list.
 pub async fn run<I: Index>(api: Api, metrics: Metrics, mut index: I, synced: impl Fn() + Send) {
+    // Replicas and resources must not march in step.
+    let who = rand::rng().random();
     let mut failures = 0u32;
     loop {
         match list(&api, &metrics, &mut index).await {
@@ -90,11 +89,11 @@ pub async fn run<I: Index>(api: Api, metrics: Metrics, mut index: I, synced: imp
                 failures = 0;
                 metrics.listed(I::RESOURCE);
                 synced();
-                follow(&api, &metrics, &mut index, version).await;
+                follow(&api, &metrics, &mut index, version, who).await;
             }
             Err(error) => {
                 failures += 1;
-                let pause = BACKOFF.pause(failures);
+                let pause = BACKOFF.pause(failures, who);
                 warn!(resource = I::RESOURCE, %error, tries = failures, ?pause,
                     "cannot list; trying again");
                 tokio::time::sleep(pause).await;
@@ -187,12 +186,17 @@ impl End {
 }
 
 /// Watches from `version` on, and returns when only a new list helps.
-async fn follow<I: Index>(api: &Api, metrics: &Metrics, index: &mut I, mut version: String) {
+async fn follow<I: Index>(
+    api: &Api,
+    metrics: &Metrics,
+    index: &mut I,
+    mut version: String,
+    who: u128,
+) {
     let mut failures = 0u32;
     loop {
         let (before, opened) = (version.clone(), Instant::now());
         let end = watch_once(api, metrics, index, &mut version).await;
-        index.connected(false);
         metrics.connected(I::RESOURCE, false);
         metrics.watch_ended(I::RESOURCE, end.label());
         if end == End::Expired {
@@ -208,7 +212,7 @@ async fn follow<I: Index>(api: &Api, metrics: &Metrics, index: &mut I, mut versi
         match end {
             End::Closed if failures <= 1 => debug!(resource = I::RESOURCE, "watch was closed"),
             _ => {
-                let pause = BACKOFF.pause(failures.max(1));
+                let pause = BACKOFF.pause(failures.max(1), who);
                 if failures > 1 {
                     warn!(
                         resource = I::RESOURCE,
@@ -242,7 +246,6 @@ async fn watch_once<I: Index>(
         Err(RequestError::Status(answer)) if answer.code == 410 => return End::Expired,
         Err(error) => return End::Failed(error.to_string()),
     };
-    index.connected(true);
     metrics.connected(I::RESOURCE, true);
     let mut lines = Lines::default();
     loop {

@@ -58,7 +58,8 @@ pub(super) async fn run(
                         *tries += 1;
                         *tries
                     };
-                    let pause = BACKOFF.pause(tries);
+                    let who = failures.hasher().hash_one(&fired.key);
+                    let pause = BACKOFF.pause(tries, who.into());
                     if tries == 1 {
                         warn!(node = %fired.key, %error, ?pause, "cannot write the node's record \
                             of when its taints began; a restart now would count anew");
@@ -97,7 +98,7 @@ async fn write(shared: &Shared, api: &Api, name: &NodeName) -> Result<bool, Requ
     }
     match api.annotate_node(name, node.uid, wanted.as_deref()).await {
         // The node is gone, or is another one by now: its watch will say so.
-        Err(RequestError::Status(answer)) if matches!(answer.code, 404 | 409) => Ok(true),
+        Err(RequestError::Status(answer)) if matches!(answer.code, 404 | 409 | 422) => Ok(true),
         other => {
             other?;
             debug!(node = %name, record = wanted.as_deref().unwrap_or("none"), "record written");

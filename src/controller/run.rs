@@ -16,18 +16,17 @@ use super::handler::Decider;
 use super::ingest::{Nodes, Pods};
 use super::judge::View;
 use super::preflight::{self, PreflightError};
-use super::pump::Pump;
 use super::requests::{ApiRequests, ByEvents};
 use super::state::{NodeKey, PodKey, Shared};
-use super::{metrics, records, time_watch};
+use super::{metrics, pump, records, time_watch};
 use crate::clock::Clock;
 use crate::cluster::{self, Api, Cluster, PodDecoder, watch};
 use crate::config::Config;
-use crate::evict::{self, Evictor};
+use crate::evict::{self, Evictor, Pace};
 use crate::observe::{
     Endpoints, Event, EventLane, EventMetrics, Gate, ListenError, Readiness, Recorder, serve,
 };
-use crate::pipeline::{self, Pipeline};
+use crate::pipeline::{self, Pipeline, SHARDS};
 
 /// For how long requests in flight may go on after the stop was asked for: one request's timeout
 /// and a little more, within the grace period that `deploy/` grants.
@@ -99,7 +98,8 @@ pub async fn start(cluster: Cluster, config: &Config) -> Result<Running, StartEr
     let event_metrics = EventMetrics::register(&registry)?;
     let (recorder, lane) = Recorder::new(&config.instance, event_metrics, clock.clone());
     let shared = Arc::new(Shared::new(clock.clone(), config.compat, recorder.clone()));
-    metrics::register(&registry, &shared)?;
+    let pace = Arc::new(Pace::default());
+    metrics::register(&registry, &shared, &pace)?;
     let evict_metrics = evict::Metrics::register(&registry, Arc::clone(&shared.backlog))?;
     time_watch::align(&shared, &api).await;
 
@@ -121,15 +121,20 @@ pub async fn start(cluster: Cluster, config: &Config) -> Result<Running, StartEr
         Arc::clone(&shared.backlog),
         evict_metrics,
         clock,
+        Arc::clone(&pace),
     );
 
     let (stop, blind) = (CancellationToken::new(), CancellationToken::new());
     let in_flight = TaskTracker::new();
     let watches = start_watches(&shared, &api, &cluster_metrics, gates, &blind);
     let mut intake = JoinSet::new();
-    for pump in Pump::for_all_shards(&shared, evictor, &in_flight) {
-        intake.spawn(pump.run(stop.clone()));
+    let queue = Arc::new(pump::Queue::default());
+    for shard in 0..SHARDS {
+        let queue = Arc::clone(&queue);
+        intake.spawn(pump::take_due(Arc::clone(&shared), shard, queue, stop.clone()));
     }
+    let carry = pump::carry(queue, Arc::new(evictor), pace, in_flight.clone(), stop.clone());
+    intake.spawn(carry);
     let records = records::run(Arc::clone(&shared), api.clone(), stop.clone(), in_flight.clone());
     intake.spawn(records);
     let clocks = time_watch::run(Arc::clone(&shared), api.clone());

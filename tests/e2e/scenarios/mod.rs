@@ -5,6 +5,8 @@ mod evidence;
 mod identity;
 mod lifecycle;
 mod outages;
+mod outside;
+mod race;
 mod reports;
 mod start;
 mod stop;
@@ -18,6 +20,7 @@ pub(crate) fn trials() -> Vec<Scenario> {
         identity::trials(),
         lifecycle::trials(),
         outages::trials(),
+        race::trials(),
         reports::trials(),
         start::trials(),
         stop::trials(),
