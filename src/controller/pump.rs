@@ -85,6 +85,8 @@ pub(super) async fn carry(
             });
         }
         tokio::select! {
+            // What ends during the stop makes room, but not for another.
+            biased;
             () = stop.cancelled() => return,
             () = queue.changed.notified() => {}
         }

@@ -49,6 +49,7 @@ pub(super) async fn run(
             () = stop.cancelled() => return,
             fired = shared.records.next() => fired,
         };
+        // Where nothing is answered, a slot may take as long as a request.
         let slot = tokio::select! {
             () = stop.cancelled() => return,
             slot = Arc::clone(&slots).acquire_owned() => slot,
