@@ -16,3 +16,4 @@
 
 pub mod clock;
 pub mod model;
+pub mod sim;
