@@ -149,6 +149,15 @@ impl ApiError {
         Self::plain(415, "UnsupportedMediaType", text)
     }
 
+    /// 413: the body is larger than an API server takes.
+    pub fn too_large() -> Self {
+        Self::plain(
+            413,
+            "RequestEntityTooLarge",
+            "Request entity too large: limit is 3145728",
+        )
+    }
+
     /// 410: the history that the request builds on is gone.
     pub fn expired(message: impl Into<String>) -> Self {
         Self::plain(410, "Expired", message)

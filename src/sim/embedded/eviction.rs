@@ -221,7 +221,7 @@ mod tests {
         store.insert(Resource::Pods, pod).unwrap();
     }
 
-    fn add_budget(store: &Store, name: &str, spec: Value) {
+    fn add_budget(store: &Store, name: &str, spec: &Value) {
         let mut budget = json!({"metadata": {"name": name}, "spec": spec});
         set(
             &mut budget,
@@ -290,7 +290,7 @@ mod tests {
     #[test]
     fn a_budget_that_was_not_counted_yet_asks_to_come_back_in_ten_seconds() {
         let store = with_pods(&["a", "b"]);
-        add_budget(&store, "b", json!({"minAvailable": 1}));
+        add_budget(&store, "b", &json!({"minAvailable": 1}));
         let error = evict(&store, "a").unwrap_err();
         assert_eq!((error.code, error.retry_after()), (429, Some(10)));
         let cause = &error.details["causes"][0];
@@ -303,7 +303,7 @@ mod tests {
     #[test]
     fn a_budget_that_is_used_up_names_no_time() {
         let store = with_pods(&["a", "b"]);
-        add_budget(&store, "b", json!({"minAvailable": 1}));
+        add_budget(&store, "b", &json!({"minAvailable": 1}));
         store.update_budgets();
         evict(&store, "a").unwrap();
         for counted in [false, true] {
@@ -322,8 +322,8 @@ mod tests {
     #[test]
     fn a_pod_with_two_budgets_cannot_be_evicted() {
         let store = with_pods(&["a"]);
-        add_budget(&store, "b", json!({"minAvailable": 0}));
-        add_budget(&store, "c", json!({"minAvailable": 0}));
+        add_budget(&store, "b", &json!({"minAvailable": 0}));
+        add_budget(&store, "c", &json!({"minAvailable": 0}));
         store.update_budgets();
         let error = evict(&store, "a").unwrap_err();
         assert_eq!((error.code, error.reason), (500, ""));
@@ -332,7 +332,7 @@ mod tests {
     #[test]
     fn a_pod_that_does_no_work_needs_no_budget() {
         let store = with_pods(&["a"]);
-        add_budget(&store, "b", json!({"minAvailable": 5}));
+        add_budget(&store, "b", &json!({"minAvailable": 5}));
         store.update_budgets();
         for phase in ["Pending", "Failed", "Succeeded"] {
             let name = phase.to_lowercase();
@@ -346,18 +346,18 @@ mod tests {
     fn an_unready_pod_goes_when_the_budget_is_met_or_does_not_mind() {
         let store = with_pods(&["a"]);
         add_pod(&store, "sick", "Running", "False");
-        add_budget(&store, "b", json!({"minAvailable": 1}));
+        add_budget(&store, "b", &json!({"minAvailable": 1}));
         store.update_budgets();
         evict(&store, "sick").unwrap();
         let store = with_pods(&["a"]);
         add_pod(&store, "sick", "Running", "False");
-        add_budget(&store, "b", json!({"minAvailable": 2}));
+        add_budget(&store, "b", &json!({"minAvailable": 2}));
         store.update_budgets();
         assert_eq!(evict(&store, "sick").unwrap_err().code, 429);
         let policy = json!({"minAvailable": 2, "unhealthyPodEvictionPolicy": "AlwaysAllow"});
         let store = with_pods(&["a"]);
         add_pod(&store, "sick", "Running", "False");
-        add_budget(&store, "b", policy);
+        add_budget(&store, "b", &policy);
         store.update_budgets();
         evict(&store, "sick").unwrap();
     }
@@ -366,7 +366,7 @@ mod tests {
     fn numbers_and_percentages_are_counted() {
         let store = with_pods(&["a", "b", "c"]);
         add_pod(&store, "sick", "Running", "False");
-        add_budget(&store, "b", json!({"minAvailable": 2}));
+        add_budget(&store, "b", &json!({"minAvailable": 2}));
         assert_eq!(numbers(&store), [4, 3, 2, 1]);
         assert_eq!(status(&store)["conditions"][0]["status"], "True");
     }
@@ -397,7 +397,7 @@ mod tests {
                 });
                 store.insert(Resource::Pods, pod).unwrap();
             }
-            add_budget(&store, "b", spec.clone());
+            add_budget(&store, "b", &spec);
             assert_eq!(numbers(&store), wanted, "{spec}");
         }
     }
@@ -405,7 +405,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_pod_that_was_let_go_and_stays_counts_again_after_two_minutes() {
         let store = with_pods(&["a", "b"]);
-        add_budget(&store, "b", json!({"minAvailable": 1}));
+        add_budget(&store, "b", &json!({"minAvailable": 1}));
         store.update_budgets();
         let wrong = json!({"deleteOptions": {"preconditions": {"uid": "another"}}});
         assert_eq!(
@@ -420,7 +420,7 @@ mod tests {
     #[test]
     fn a_dry_run_spends_nothing() {
         let store = with_pods(&["a", "b"]);
-        add_budget(&store, "b", json!({"minAvailable": 1}));
+        add_budget(&store, "b", &json!({"minAvailable": 1}));
         store.update_budgets();
         let before = store.version();
         store.evict("default", "a", &json!({}), true).unwrap();

@@ -3,11 +3,18 @@
 
 mod admission;
 mod budget;
+mod cluster;
+mod controllers;
 mod deletion;
 mod error;
 mod eviction;
+mod faults;
 mod history;
+mod http;
+#[cfg(test)]
+mod http_tests;
 mod object;
+mod operation;
 mod patch;
 mod resource;
 mod selector;
@@ -16,9 +23,13 @@ mod store;
 mod store_tests;
 mod write;
 
+pub use cluster::{Embedded, Served};
+pub use controllers::{Controllers, Settings};
 pub use deletion::DeleteOptions;
 pub use error::ApiError;
+pub use faults::{Fault, Faults, Rule, RuleId};
 pub use history::{Change, Seen};
+pub use operation::{Operation, Verb};
 pub use patch::Patch;
 pub use resource::{Resource, Spec};
 pub use selector::Selector;

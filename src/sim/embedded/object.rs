@@ -110,6 +110,7 @@ pub(super) fn time(moment: Timestamp) -> String {
 }
 
 /// A moment as the API writes it where microseconds count: leases and events.
+#[cfg(test)]
 pub(super) fn micro_time(moment: Timestamp) -> String {
     moment.strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string()
 }

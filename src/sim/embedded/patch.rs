@@ -137,14 +137,14 @@ fn strategic(object: &mut Value, patch: &Value) {
 }
 
 fn strategic_list(list: &mut Value, changes: &[Value], how: &Merge) {
-    let replaces = |change: &Value| change.get("$patch").is_some_and(|d| d == "replace");
-    let replaced = changes.iter().any(replaces);
+    let is_replace = |change: &Value| change.get("$patch").is_some_and(|d| d == "replace");
+    let anew = changes.iter().any(is_replace);
     let mut entries = match list {
-        Value::Array(entries) if !replaced => std::mem::take(entries),
+        Value::Array(entries) if !anew => std::mem::take(entries),
         _ => Vec::new(),
     };
     match how {
-        _ if replaced => entries.extend(changes.iter().filter(|c| !replaces(c)).cloned()),
+        _ if anew => entries.extend(changes.iter().filter(|c| !is_replace(c)).cloned()),
         Merge::Atomic => entries = changes.to_vec(),
         Merge::Set => {
             for change in changes {
@@ -180,8 +180,8 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn patched(object: Value, patch: Patch) -> Value {
-        patch.apply_to(&object).unwrap()
+    fn patched(object: &Value, patch: &Patch) -> Value {
+        patch.apply_to(object).unwrap()
     }
 
     #[test]
@@ -189,7 +189,7 @@ mod tests {
         let object = json!({"a": 1, "b": [1, 2], "c": {"d": 1, "e": 2}});
         let patch = json!({"a": null, "b": [3], "c": {"d": null, "f": {"g": null}}});
         assert_eq!(
-            patched(object, Patch::Merge(patch)),
+            patched(&object, &Patch::Merge(patch)),
             json!({"b": [3], "c": {"e": 2, "f": {}}})
         );
     }
@@ -202,7 +202,7 @@ mod tests {
             {"op": "remove", "path": "/spec/taints/0"},
         ]);
         assert_eq!(
-            patched(object.clone(), Patch::Json(good)),
+            patched(&object, &Patch::Json(good)),
             json!({"spec": {"taints": []}})
         );
         let stale = json!([
@@ -232,7 +232,7 @@ mod tests {
             ],
         }});
         assert_eq!(
-            patched(object, Patch::Strategic(patch)),
+            patched(&object, &Patch::Strategic(patch)),
             json!({"status": {"conditions": [
                 {"type": "Ready", "status": "False", "reason": "x"},
                 {"type": "DisruptionTarget", "status": "True"},
@@ -244,7 +244,7 @@ mod tests {
     fn taints_and_tolerations_are_replaced_as_a_whole() {
         let object = json!({"spec": {"taints": [{"key": "a"}, {"key": "b"}]}});
         let patch = json!({"spec": {"taints": [{"key": "c"}]}});
-        let result = patched(object, Patch::Strategic(patch.clone()));
+        let result = patched(&object, &Patch::Strategic(patch.clone()));
         assert_eq!(result, patch);
     }
 
@@ -260,7 +260,7 @@ mod tests {
             "ownerReferences": [{"uid": "2"}, {"uid": "1", "$patch": "delete"}],
         }});
         assert_eq!(
-            patched(object, Patch::Strategic(patch)),
+            patched(&object, &Patch::Strategic(patch)),
             json!({"metadata": {"finalizers": ["b", "c"], "ownerReferences": [{"uid": "2"}]}})
         );
     }
@@ -274,7 +274,7 @@ mod tests {
             "c": {"$patch": "delete"},
         });
         assert_eq!(
-            patched(object, Patch::Strategic(patch)),
+            patched(&object, &Patch::Strategic(patch)),
             json!({"a": {"e": 1}, "conditions": [{"type": "y"}]})
         );
     }

@@ -21,6 +21,8 @@ pub enum Resource {
 }
 
 /// What there is to know about a resource.
+// A row of a table, not a state: each column is independent of the others.
+#[allow(clippy::struct_excessive_bools)]
 #[derive(Debug)]
 pub struct Spec {
     /// API group; empty for the core group.

@@ -33,6 +33,8 @@ pub struct Options {
     pub default_toleration_seconds: Option<i64>,
     /// Whether a new node is tainted not-ready:NoSchedule until it is ready.
     pub taint_new_nodes: bool,
+    /// Whether lists may be streamed (`sendInitialEvents`); where not, that is answered 422.
+    pub streaming_lists: bool,
 }
 
 impl Default for Options {
@@ -42,6 +44,7 @@ impl Default for Options {
             history: 8192,
             default_toleration_seconds: Some(300),
             taint_new_nodes: true,
+            streaming_lists: true,
         }
     }
 }

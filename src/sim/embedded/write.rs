@@ -177,6 +177,11 @@ impl Store {
         self.transact(|state, now| state.delete(resource, namespace, name, options, now))
     }
 
+    /// Removes a namespace that is terminating and empty.
+    pub(super) fn remove_namespace(&self, name: &str) {
+        self.transact(|state, now| state.take(Resource::Namespaces, &Key::new("", name), now));
+    }
+
     /// Binds the pod to a node, as the scheduler does.
     pub fn bind(&self, namespace: &str, name: &str, node: &str) -> Result<(), ApiError> {
         self.transact(|state, now| {
