@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::object::{list, set, set_default, text};
+use super::object::{list, meta, set, set_default, text};
 use super::resource::Resource;
 use super::store::Options;
 
@@ -16,6 +16,12 @@ pub(super) fn admit(resource: Resource, object: &mut Value, options: &Options) {
         Resource::Nodes => node(object, options),
         Resource::Namespaces => {
             set_default(object, &["spec", "finalizers"], json!(["kubernetes"]));
+            let name = meta(object, "name").to_owned();
+            set(
+                object,
+                &["metadata", "labels", "kubernetes.io/metadata.name"],
+                name,
+            );
             set(object, &["status"], json!({"phase": "Active"}));
         }
         Resource::Deployments | Resource::ReplicaSets | Resource::StatefulSets => {
@@ -43,6 +49,7 @@ fn pod(pod: &mut Value, options: &Options) {
         ("schedulerName", json!("default-scheduler")),
         ("securityContext", json!({})),
         ("enableServiceLinks", json!(true)),
+        ("preemptionPolicy", json!("PreemptLowerPriority")),
     ] {
         set_default(pod, &["spec", field], value);
     }
@@ -52,6 +59,19 @@ fn pod(pod: &mut Value, options: &Options) {
         _ => 0,
     };
     set_default(pod, &["spec", "priority"], priority);
+    let containers = pod.pointer_mut("/spec/containers");
+    if let Some(containers) = containers.and_then(Value::as_array_mut) {
+        for container in containers {
+            for (field, value) in [
+                ("imagePullPolicy", json!("Always")),
+                ("resources", json!({})),
+                ("terminationMessagePath", json!("/dev/termination-log")),
+                ("terminationMessagePolicy", json!("File")),
+            ] {
+                set_default(container, &[field], value);
+            }
+        }
+    }
     set(
         pod,
         &["status"],

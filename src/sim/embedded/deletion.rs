@@ -47,8 +47,7 @@ impl DeleteOptions {
         }
     }
 
-    /// Refuses if the object is not the one that was meant. `shown` is what the message calls its
-    /// resource.
+    /// Refuses if the object is not the one that was meant.
     pub(super) fn check(&self, resource: Resource, object: &Value) -> Result<(), ApiError> {
         let name = meta(object, "name");
         let uid = meta(object, "uid");
@@ -57,7 +56,7 @@ impl DeleteOptions {
                 "the UID in the precondition ({wanted}) does not match the UID in record ({uid}). \
                  The object might have been deleted and then recreated"
             );
-            return Err(ApiError::conflict(resource, name, &cause));
+            return Err(ApiError::precondition(resource, name, &cause));
         }
         let version = meta(object, "resourceVersion");
         if let Some(wanted) = self.resource_version.as_deref().filter(|w| *w != version) {
@@ -65,7 +64,7 @@ impl DeleteOptions {
                 "the ResourceVersion in the precondition ({wanted}) does not match the \
                  ResourceVersion in record ({version}). The object might have been modified"
             );
-            return Err(ApiError::conflict(resource, name, &cause));
+            return Err(ApiError::precondition(resource, name, &cause));
         }
         Ok(())
     }

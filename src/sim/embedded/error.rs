@@ -54,6 +54,12 @@ impl ApiError {
         }
     }
 
+    fn with_empty_details(code: u16, reason: &'static str, message: impl Into<String>) -> Self {
+        let mut error = Self::plain(code, reason, message);
+        error.details = json!({});
+        error
+    }
+
     /// 404: no such object.
     pub fn not_found(resource: Resource, name: &str) -> Self {
         let text = format!("{} {name:?} not found", resource.qualified());
@@ -62,13 +68,11 @@ impl ApiError {
 
     /// 404: no such resource or path.
     pub fn no_such_path() -> Self {
-        let mut error = Self::plain(
+        Self::with_empty_details(
             404,
             "NotFound",
             "the server could not find the requested resource",
-        );
-        error.details = json!({});
-        error
+        )
     }
 
     /// 409: the name is taken.
@@ -109,6 +113,47 @@ impl ApiError {
         error
     }
 
+    /// 409: preconditions that the object does not meet. The API names the kind here, where it
+    /// names the resource elsewhere.
+    pub fn precondition(resource: Resource, name: &str, cause: &str) -> Self {
+        let spec = resource.spec();
+        let kind = match spec.group {
+            "" => spec.kind.to_owned(),
+            group => format!("{}.{group}", spec.kind),
+        };
+        let text = format!("Operation cannot be fulfilled on {kind} {name:?}: {cause}");
+        let mut error = Self::about(resource, name, 409, "Conflict", text);
+        error.details["kind"] = spec.kind.into();
+        error
+    }
+
+    /// 422: an update that does not say of which version, where it has to.
+    pub fn unversioned(resource: Resource, name: &str) -> Self {
+        let text = "Invalid value: 0: must be specified for an update";
+        let field = "metadata.resourceVersion";
+        let mut error = Self::invalid(resource, name, field, "FieldValueInvalid", text);
+        error.message = format!(
+            "{} {name:?} is invalid: {field}: {text}",
+            resource.qualified()
+        );
+        error.details["kind"] = resource.spec().plural.into();
+        error
+    }
+
+    /// 422: a patch that cannot be applied to the object.
+    pub fn unprocessable() -> Self {
+        let text = "the server rejected our request due to an error in our request";
+        Self::with_empty_details(422, "Invalid", text)
+    }
+
+    /// Says each cause twice, as the API server does where it validates an update twice.
+    pub fn twice(mut self) -> Self {
+        if let Some(causes) = self.details["causes"].as_array_mut() {
+            causes.extend_from_within(..);
+        }
+        self
+    }
+
     /// 403: not allowed.
     pub fn forbidden(resource: Resource, name: &str, cause: &str) -> Self {
         let text = format!("{} {name:?} is forbidden: {cause}", resource.qualified());
@@ -122,7 +167,7 @@ impl ApiError {
 
     /// 405: the path is known, the method is not.
     pub fn method_not_allowed() -> Self {
-        Self::plain(
+        Self::with_empty_details(
             405,
             "MethodNotAllowed",
             "the server does not allow this method on the requested resource",
@@ -131,7 +176,7 @@ impl ApiError {
 
     /// 406: no form that the client accepts.
     pub fn not_acceptable() -> Self {
-        Self::plain(
+        Self::with_empty_details(
             406,
             "NotAcceptable",
             "only the following media types are accepted: application/json",
@@ -142,11 +187,9 @@ impl ApiError {
     pub fn unsupported_media_type(given: &str) -> Self {
         let text = format!(
             "the body of the request was in an unknown format ({given}) - accepted media types \
-             include: application/json, application/json-patch+json, \
-             application/merge-patch+json, application/strategic-merge-patch+json, \
-             application/apply-patch+yaml"
+             include: application/json, and those of patches for a PATCH"
         );
-        Self::plain(415, "UnsupportedMediaType", text)
+        Self::with_empty_details(415, "UnsupportedMediaType", text)
     }
 
     /// 413: the body is larger than an API server takes.

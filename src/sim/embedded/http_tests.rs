@@ -191,6 +191,7 @@ async fn a_watch_shows_the_state_and_then_every_change() {
         let mut watch = pods.watch(&params, "0").await.unwrap().boxed();
         let mut next = async || shown(&soon(watch.try_next()).await.unwrap().unwrap());
         assert_eq!(next().await, "+a");
+        assert_eq!(next().await, "end");
         add_pod(&cluster, "b", "n1");
         add_pod(&cluster, "c", "n2");
         assert_eq!(next().await, "+b");
@@ -287,7 +288,7 @@ async fn a_quiet_watch_sends_bookmarks_and_ends_when_its_time_is_over() {
     let events: Vec<_> = watch.try_collect().await.unwrap();
     assert_eq!(start.elapsed(), Duration::from_secs(150));
     let events: Vec<_> = events.iter().map(shown).collect();
-    assert_eq!(events, ["+a", "bookmark", "bookmark", "bookmark"]);
+    assert_eq!(events, ["+a", "end", "bookmark", "bookmark", "bookmark"]);
 }
 
 #[tokio::test]
@@ -518,25 +519,45 @@ async fn watches_are_held_cut_and_lost_on_demand() {
                 .boxed()
         };
         let mut watch = open().await;
+        let mut next = async || shown(&soon(watch.try_next()).await.unwrap().unwrap());
+        assert_eq!(next().await, "end");
         cluster.faults().hold_watches(Resource::Pods, true);
         add_pod(&cluster, "a", "n1");
-        let quiet = tokio::time::timeout(Duration::from_millis(50), watch.try_next()).await;
+        let quiet = tokio::time::timeout(Duration::from_millis(50), next()).await;
         assert!(quiet.is_err(), "{quiet:?}");
         cluster.faults().hold_watches(Resource::Pods, false);
-        let event = soon(watch.try_next()).await.unwrap().unwrap();
-        assert_eq!(shown(&event), "+a");
+        assert_eq!(next().await, "+a");
         cluster.faults().hold_watches(Resource::Pods, true);
         add_pod(&cluster, "b", "n1");
         cluster.store().compact(Resource::Pods);
         cluster.faults().hold_watches(Resource::Pods, false);
-        let event = soon(watch.try_next()).await.unwrap().unwrap();
-        assert_eq!(shown(&event), "error 410");
+        assert_eq!(next().await, "error 410");
         let mut watch = open().await;
-        soon(watch.try_next()).await.unwrap().unwrap();
-        soon(watch.try_next()).await.unwrap().unwrap();
+        for _ in ["+a", "+b", "end"] {
+            soon(watch.try_next()).await.unwrap().unwrap();
+        }
         cluster.faults().cut_watches(Resource::Pods);
         // kube takes a connection that breaks off for the end of the watch.
         assert!(!matches!(soon(watch.try_next()).await, Ok(Some(_))));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_watch_from_the_future_waits_until_that_has_come() {
+    both_ways(|cluster, client| async move {
+        add_pod(&cluster, "a", "n1");
+        let future = (cluster.store().version() + 1).to_string();
+        let pods: Api<Pod> = Api::all(client);
+        let mut watch = pods
+            .watch(&WatchParams::default(), &future)
+            .await
+            .unwrap()
+            .boxed();
+        pods_patch(&cluster, "a");
+        add_pod(&cluster, "b", "n1");
+        let event = soon(watch.try_next()).await.unwrap().unwrap();
+        assert_eq!(shown(&event), "+b");
     })
     .await;
 }

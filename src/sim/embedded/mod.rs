@@ -3,6 +3,7 @@
 
 mod admission;
 mod budget;
+mod checks;
 mod cluster;
 mod controllers;
 mod deletion;
@@ -21,6 +22,7 @@ mod selector;
 mod store;
 #[cfg(test)]
 mod store_tests;
+mod strategic;
 mod write;
 
 pub use cluster::{Embedded, Served};

@@ -164,10 +164,10 @@ fn an_update_that_changes_nothing_gets_no_version() {
 }
 
 #[test]
-fn another_uid_in_a_patch_is_a_conflict_and_the_right_one_is_not() {
+fn another_uid_in_a_patch_is_invalid_and_the_right_one_is_taken() {
     let store = with_pods(&["a"]);
-    let patch = |uid: &str| {
-        let body = json!({"metadata": {"uid": uid}, "status": {"reason": "x"}});
+    let patch = |metadata: Value| {
+        let body = json!({"metadata": metadata, "status": {"reason": "x"}});
         store.patch(
             POD,
             "default",
@@ -177,11 +177,30 @@ fn another_uid_in_a_patch_is_a_conflict_and_the_right_one_is_not() {
             false,
         )
     };
-    let error = patch("00000000-0000-4000-8000-000000000000").unwrap_err();
+    let other = "00000000-0000-4000-8000-000000000000";
+    let error = patch(json!({"uid": other})).unwrap_err();
+    assert_eq!((error.code, error.reason), (422, "Invalid"));
+    assert!(error.message.contains("metadata.uid"), "{error}");
+    let error = patch(json!({"uid": other, "resourceVersion": "1"})).unwrap_err();
+    assert_eq!((error.code, error.reason), (409, "Conflict"));
+    let uid = meta(&store.get(POD, "default", "a").unwrap(), "uid").to_owned();
+    assert_eq!(patch(json!({"uid": uid})).unwrap()["status"]["reason"], "x");
+}
+
+#[test]
+fn an_object_of_another_uid_is_not_replaced() {
+    let store = with_pods(&["a"]);
+    let mut other = (*store.get(POD, "default", "a").unwrap()).clone();
+    set(
+        &mut other,
+        &["metadata", "uid"],
+        "00000000-0000-4000-8000-000000000000",
+    );
+    let error = store
+        .update(POD, "default", "a", Part::Whole, other, false)
+        .unwrap_err();
     assert_eq!((error.code, error.reason), (409, "Conflict"));
     assert!(error.message.contains("UID in precondition: 0"), "{error}");
-    let uid = meta(&store.get(POD, "default", "a").unwrap(), "uid").to_owned();
-    assert_eq!(patch(&uid).unwrap()["status"]["reason"], "x");
 }
 
 #[test]

@@ -7,9 +7,10 @@ use rand::Rng;
 use serde_json::{Value, json};
 
 use super::admission::admit;
+use super::checks::{SERVERS_OWN, check_name, check_replaced, identified, reconciled, tidy};
 use super::deletion::{self, DeleteOptions, Deletion};
 use super::error::ApiError;
-use super::object::{at, list, meta, number, remove, set, set_condition, set_default, text, time};
+use super::object::{meta, remove, set, set_condition, set_default, text, time};
 use super::patch::Patch;
 use super::resource::Resource;
 use super::store::{Key, State, Store};
@@ -23,17 +24,6 @@ pub enum Part {
     /// The status, and the metadata.
     Status,
 }
-
-/// Metadata that only the server may set.
-const SERVERS_OWN: [&str; 7] = [
-    "uid",
-    "creationTimestamp",
-    "generation",
-    "deletionTimestamp",
-    "deletionGracePeriodSeconds",
-    "managedFields",
-    "selfLink",
-];
 
 /// What a DELETE did.
 #[derive(Clone, Debug)]
@@ -54,11 +44,14 @@ impl Store {
         object: Value,
         dry_run: bool,
     ) -> Result<Arc<Value>, ApiError> {
-        let mut object = identified(resource, namespace, object)?;
+        let mut object = tidy(identified(resource, namespace, object)?);
         if !meta(&object, "resourceVersion").is_empty() {
-            return Err(ApiError::bad_request(
-                "resourceVersion should not be set on objects to be created",
-            ));
+            return Err(ApiError {
+                code: 500,
+                reason: "",
+                message: "resourceVersion should not be set on objects to be created".to_owned(),
+                details: Value::Null,
+            });
         }
         for field in SERVERS_OWN {
             remove(&mut object, &["metadata"], field);
@@ -113,7 +106,10 @@ impl Store {
         {
             return self.create(resource, namespace, object, dry_run);
         }
-        self.modify(resource, namespace, name, part, dry_run, |_| Ok(object))
+        self.modify(resource, namespace, name, part, dry_run, |current| {
+            check_replaced(resource, current, &object)?;
+            Ok(object)
+        })
     }
 
     /// Patches the object, or the part of it. A resourceVersion or UID that the patch sets must be
@@ -250,27 +246,7 @@ impl State {
             let name = format!("{prefix}{}", self.suffix());
             set(object, &["metadata", "name"], name);
         }
-        let name = meta(object, "name");
-        let is_edge = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
-        let valid = name.len() <= 253
-            && name.starts_with(is_edge)
-            && name.ends_with(is_edge)
-            && name.chars().all(|c| is_edge(c) || c == '-' || c == '.');
-        if valid {
-            return Ok(());
-        }
-        let text = format!(
-            "Invalid value: {name:?}: a lowercase RFC 1123 subdomain must consist of lower case \
-             alphanumeric characters, '-' or '.', and must start and end with an alphanumeric \
-             character"
-        );
-        Err(ApiError::invalid(
-            resource,
-            name,
-            "metadata.name",
-            "FieldValueInvalid",
-            &text,
-        ))
+        check_name(resource, meta(object, "name"))
     }
 
     fn check_namespace(
@@ -289,9 +265,13 @@ impl State {
         let cause = format!(
             "unable to create new content in namespace {namespace} because it is being terminated"
         );
-        let error = ApiError::forbidden(resource, name, &cause);
-        let message = format!("namespace {namespace} is being terminated");
-        Err(error.caused_by("NamespaceTerminating", &message))
+        let mut error = ApiError::forbidden(resource, name, &cause);
+        error.details["causes"] = json!([{
+            "reason": "NamespaceTerminating",
+            "message": format!("namespace {namespace} is being terminated"),
+            "field": "metadata.namespace",
+        }]);
+        Err(error)
     }
 
     /// A random UUID, version 4.
@@ -356,186 +336,5 @@ impl State {
             object,
             gone: false,
         }
-    }
-}
-
-/// The object with its type and namespace; refused if it is of another type or for another
-/// namespace.
-fn identified(resource: Resource, namespace: &str, mut object: Value) -> Result<Value, ApiError> {
-    check_type(resource, &object)?;
-    let own = meta(&object, "namespace");
-    if !own.is_empty() && own != namespace {
-        return Err(ApiError::bad_request(format!(
-            "the namespace of the provided object does not match the namespace sent on the \
-             request: {own:?} and {namespace:?}"
-        )));
-    }
-    set(&mut object, &["apiVersion"], resource.api_version());
-    set(&mut object, &["kind"], resource.spec().kind);
-    if resource.spec().namespaced {
-        set(&mut object, &["metadata", "namespace"], namespace);
-    }
-    Ok(object)
-}
-
-fn check_type(resource: Resource, object: &Value) -> Result<(), ApiError> {
-    if !object.is_object() {
-        return Err(ApiError::bad_request(
-            "the body of the request is not an object",
-        ));
-    }
-    let (kind, version) = (text(object, &["kind"]), text(object, &["apiVersion"]));
-    let wanted = (resource.spec().kind, resource.api_version());
-    if (kind.is_empty() || kind == wanted.0) && (version.is_empty() || version == wanted.1) {
-        return Ok(());
-    }
-    Err(ApiError::bad_request(format!(
-        "{kind} in version {version:?} cannot be handled as a {}",
-        wanted.0
-    )))
-}
-
-/// What is stored if `proposed` is written in place of `current`: the part that the write is
-/// about, with what only the server may set as it was.
-fn reconciled(
-    resource: Resource,
-    current: &Value,
-    proposed: Value,
-    part: Part,
-) -> Result<Value, ApiError> {
-    check_type(resource, &proposed)?;
-    let name = meta(current, "name");
-    if meta(&proposed, "name") != name && !meta(&proposed, "name").is_empty() {
-        return Err(ApiError::bad_request(format!(
-            "the name of the object ({}) does not match the name on the URL ({name})",
-            meta(&proposed, "name")
-        )));
-    }
-    let (given, stored) = (meta(&proposed, "uid"), meta(current, "uid"));
-    if !given.is_empty() && given != stored {
-        let cause = format!(
-            "Precondition failed: UID in precondition: {given}, UID in object meta: {stored}"
-        );
-        return Err(ApiError::conflict(resource, name, &cause));
-    }
-    let version = meta(&proposed, "resourceVersion");
-    if version.is_empty() && !resource.spec().unconditional {
-        let text = "Invalid value: 0x0: must be specified for an update";
-        let field = "metadata.resourceVersion";
-        return Err(ApiError::invalid(
-            resource,
-            name,
-            field,
-            "FieldValueInvalid",
-            text,
-        ));
-    }
-    if !version.is_empty() && version != meta(current, "resourceVersion") {
-        return Err(ApiError::modified(resource, name));
-    }
-    let mut next = match part {
-        Part::Whole => proposed,
-        Part::Status => {
-            let mut next = current.clone();
-            next["metadata"] = at(&proposed, &["metadata"]).clone();
-            next["status"] = at(&proposed, &["status"]).clone();
-            next
-        }
-    };
-    if part == Part::Whole && resource.spec().status {
-        copy(current, &mut next, &[], "status");
-    }
-    for field in ["apiVersion", "kind"] {
-        copy(current, &mut next, &[], field);
-    }
-    let names = ["name", "namespace", "generateName", "resourceVersion"];
-    for field in names.into_iter().chain(SERVERS_OWN) {
-        copy(current, &mut next, &["metadata"], field);
-    }
-    check_change(resource, current, &next)?;
-    if resource.spec().generation && at(current, &["spec"]) != at(&next, &["spec"]) {
-        let generation = number(current, &["metadata", "generation"]).unwrap_or(0) + 1;
-        set(&mut next, &["metadata", "generation"], generation);
-    }
-    Ok(next)
-}
-
-/// Refuses changes that the API does not allow.
-fn check_change(resource: Resource, current: &Value, next: &Value) -> Result<(), ApiError> {
-    let name = meta(current, "name");
-    if resource == Resource::Pods
-        && at(current, &["spec", "nodeName"]) != at(next, &["spec", "nodeName"])
-    {
-        let text = "Forbidden: pod updates may not change fields other than \
-                    `spec.containers[*].image`,`spec.initContainers[*].image`,\
-                    `spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing \
-                    tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if \
-                    it was previously negative)";
-        return Err(ApiError::invalid(
-            resource,
-            name,
-            "spec",
-            "FieldValueForbidden",
-            text,
-        ));
-    }
-    let old = list(current, &["metadata", "finalizers"]);
-    let new = list(next, &["metadata", "finalizers"]);
-    if super::object::is_terminating(current) && new.iter().any(|f| !old.contains(f)) {
-        let text = "Forbidden: no new finalizers can be added if the object is being deleted";
-        return Err(ApiError::invalid(
-            resource,
-            name,
-            "metadata.finalizers",
-            "FieldValueForbidden",
-            text,
-        ));
-    }
-    if resource == Resource::Nodes {
-        check_taints(name, list(next, &["spec", "taints"]))?;
-    }
-    Ok(())
-}
-
-fn check_taints(node: &str, taints: &[Value]) -> Result<(), ApiError> {
-    let refuse = |index: usize, field: &str, cause: &'static str, text: &str| {
-        let field = format!("metadata.taints[{index}]{field}");
-        Err(ApiError::invalid(
-            Resource::Nodes,
-            node,
-            &field,
-            cause,
-            text,
-        ))
-    };
-    for (index, taint) in taints.iter().enumerate() {
-        let (key, effect) = (text(taint, &["key"]), text(taint, &["effect"]));
-        if key.is_empty() {
-            let text = "Required value: a taint needs a key";
-            return refuse(index, ".key", "FieldValueRequired", text);
-        }
-        if !matches!(effect, "NoSchedule" | "PreferNoSchedule" | "NoExecute") {
-            let text = format!(
-                "Unsupported value: {effect:?}: supported values: \"NoSchedule\", \
-                 \"PreferNoSchedule\", \"NoExecute\""
-            );
-            return refuse(index, ".effect", "FieldValueNotSupported", &text);
-        }
-        let same =
-            |other: &Value| text(other, &["key"]) == key && text(other, &["effect"]) == effect;
-        if taints[..index].iter().any(same) {
-            let text = format!("Duplicate value: {key}:{effect}");
-            return refuse(index, "", "FieldValueDuplicate", &text);
-        }
-    }
-    Ok(())
-}
-
-/// Makes the field what it is in `from`, also if that is absent.
-fn copy(from: &Value, to: &mut Value, parent: &[&str], field: &str) {
-    let path: Vec<&str> = parent.iter().copied().chain([field]).collect();
-    match at(from, &path) {
-        Value::Null => drop(remove(to, parent, field)),
-        value => set(to, &path, value.clone()),
     }
 }

@@ -68,6 +68,8 @@ pub(super) struct Encoder {
     pub(super) view: View,
     pub(super) form: Form,
     pub(super) now: Timestamp,
+    /// Whether a table says what its columns are: in a watch only the first one does.
+    pub(super) columns: bool,
 }
 
 impl Encoder {
@@ -81,7 +83,11 @@ impl Encoder {
                 let row = table::row(self.view, object, rows, self.now);
                 let version = at(object, &["metadata", "resourceVersion"]);
                 let list = json!({"resourceVersion": version});
-                write(&table::table(self.view, list, vec![row]), out);
+                let mut table = table::table(self.view, list, vec![row]);
+                if !self.columns {
+                    table["columnDefinitions"] = Value::Null;
+                }
+                write(&table, out);
             }
         }
     }

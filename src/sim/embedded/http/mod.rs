@@ -119,8 +119,10 @@ impl Api {
             Route::Version => found(Some(discovery::version())),
             Route::CoreVersions => found(Some(discovery::core_versions())),
             Route::Groups => found(Some(discovery::groups())),
-            Route::Group(name) => found(discovery::group(name)),
-            Route::Resources(group) => found(discovery::resources(group)),
+            Route::Group(name) => Ok(discovery::group(name)
+                .map_or_else(nothing_here, |group| json_answer(StatusCode::OK, &group))),
+            Route::Resources(group) => Ok(discovery::resources(group)
+                .map_or_else(nothing_here, |list| json_answer(StatusCode::OK, &list))),
             Route::OpenApi => found(openapi::document(request.uri().path())),
             Route::AccessReview => write::access_review(request),
             Route::Collection { view, namespace } => {
@@ -172,6 +174,7 @@ impl Api {
                 view,
                 form,
                 now: self.store.clock().now(),
+                columns: true,
             },
             namespace,
             name,
@@ -233,6 +236,12 @@ pub(super) fn refusal(error: &ApiError) -> Response<Body> {
             .insert(RETRY_AFTER, HeaderValue::from(seconds));
     }
     answer
+}
+
+/// The answer under paths that belong to nobody.
+fn nothing_here() -> Response<Body> {
+    let text = Bytes::from_static(b"404 page not found\n");
+    with_type(StatusCode::NOT_FOUND, "text/plain; charset=utf-8", text)
 }
 
 fn json_answer(code: StatusCode, value: &Value) -> Response<Body> {

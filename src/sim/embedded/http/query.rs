@@ -47,7 +47,9 @@ impl<'a> Query<'a> {
         match self.text(name) {
             "" => Ok(None),
             text => text.parse().map(Some).map_err(|_| {
-                ApiError::bad_request(format!("strconv.ParseInt: parsing {text:?}: {name}"))
+                ApiError::bad_request(format!(
+                    "strconv.ParseInt: parsing {text:?}: invalid syntax"
+                ))
             }),
         }
     }
@@ -83,10 +85,13 @@ impl<'a> Query<'a> {
             (None, "") => AtVersion::Newest,
             (Some(version), "" | "NotOlderThan") => AtVersion::NotOlderThan(version),
             (Some(version @ 1..), "Exact") => AtVersion::Exactly(version),
-            (_, other) => {
-                let text = format!(
-                    "Forbidden: resourceVersionMatch {other:?} needs a resourceVersion that fits"
-                );
+            (None, _) => {
+                let text = "Forbidden: resourceVersionMatch is forbidden unless resourceVersion is \
+                            provided";
+                return Err(invalid("resourceVersionMatch", text));
+            }
+            (Some(_), other) => {
+                let text = format!("Forbidden: resourceVersionMatch {other:?} is forbidden here");
                 return Err(invalid("resourceVersionMatch", &text));
             }
         };
@@ -104,7 +109,9 @@ impl<'a> Query<'a> {
         let initial = self.text("sendInitialEvents");
         if initial.is_empty() {
             return Ok(match version {
-                0 => From::State { marked: false },
+                0 => From::State {
+                    marked: self.flag("allowWatchBookmarks"),
+                },
                 version => From::After(version),
             });
         }
@@ -153,6 +160,10 @@ mod tests {
         let plain = From::State { marked: false };
         assert_eq!(from("watch=1"), Ok(plain));
         assert_eq!(from("resourceVersion=0"), Ok(plain));
+        assert_eq!(
+            from("allowWatchBookmarks=true"),
+            Ok(From::State { marked: true })
+        );
         assert_eq!(from("resourceVersion=7"), Ok(From::After(7)));
         let streaming = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan\
                          &allowWatchBookmarks=true&resourceVersion=0";

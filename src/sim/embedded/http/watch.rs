@@ -177,6 +177,8 @@ impl Watch {
                     self.pending.push_back(event);
                 }
             }
+            // A version from the future: nothing happens until it has come.
+            Err(error) if error.code == 504 => {}
             Err(error) => {
                 self.pending.push_back(Pending::Error(error));
                 self.ended = true;
@@ -201,6 +203,7 @@ impl Watch {
         {
             self.encode(&pending, &mut out);
             out.push(b'\n');
+            self.wanted.encoder.columns = false;
         }
         Bytes::from(out)
     }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::{Api, Body, Call, events, json_answer};
 use crate::sim::embedded::deletion::DeleteOptions;
 use crate::sim::embedded::error::ApiError;
-use crate::sim::embedded::object::{meta, set, text};
+use crate::sim::embedded::object::{meta, set, set_default, text};
 use crate::sim::embedded::patch::Patch;
 use crate::sim::embedded::resource::Resource;
 use crate::sim::embedded::write::{Deleted, Part};
@@ -42,6 +42,11 @@ impl Api {
                 self.store.evict(namespace, call.name, &body, dry_run)?;
             }
             "binding" => {
+                if meta(&body, "name") != call.name {
+                    return Err(ApiError::bad_request(
+                        "name in URL does not match name in Binding object",
+                    ));
+                }
                 self.store
                     .bind(namespace, call.name, text(&body, &["target", "name"]))?;
             }
@@ -169,6 +174,7 @@ impl Call<'_> {
 pub(super) fn access_review(request: &Request<Bytes>) -> Result<Response<Body>, ApiError> {
     let mut review = json_body(request)?;
     set(&mut review, &["status"], json!({"allowed": true}));
+    set_default(&mut review, &["metadata"], json!({}));
     set(&mut review, &["kind"], "SelfSubjectAccessReview");
     set(&mut review, &["apiVersion"], "authorization.k8s.io/v1");
     Ok(json_answer(StatusCode::CREATED, &review))
