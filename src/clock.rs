@@ -40,13 +40,8 @@ impl Clock {
 
     /// A clock that shows `wall` now.
     pub fn starting_at(wall: Timestamp) -> Self {
-        let base = Base {
-            wall,
-            monotonic: Instant::now(),
-        };
-        Self {
-            base: Arc::new(RwLock::new(base)),
-        }
+        let base = Base { wall, monotonic: Instant::now() };
+        Self { base: Arc::new(RwLock::new(base)) }
     }
 
     /// The time of the cluster.
@@ -65,10 +60,7 @@ impl Clock {
 
     /// Makes the clock show `wall` from now on. Whoever calls this re-arms all timers.
     pub fn set(&self, wall: Timestamp) {
-        *self.base.write() = Base {
-            wall,
-            monotonic: Instant::now(),
-        };
+        *self.base.write() = Base { wall, monotonic: Instant::now() };
     }
 }
 

@@ -11,9 +11,19 @@
 //! - [`cli`] and [`config`]: what a person types, and the one validated form of it.
 //!
 //! On the ground lie [`model`], the facts that decisions are made from, and [`clock`], the one
-//! source of time. [`sim`] stands beside them: hollow kubelets for tests and trials.
+//! source of time, and [`backoff`], the pauses between tries. [`sim`] stands beside them: a cluster
+//! in the process, for tests, trials and newcomers.
 //! `docs/architecture.md` has the threads, queues and reasons.
 
+pub mod backoff;
+pub mod cli;
 pub mod clock;
+pub mod cluster;
+pub mod config;
+pub mod controller;
+pub mod evict;
 pub mod model;
+pub mod observe;
+pub mod pipeline;
 pub mod sim;
+pub mod taint;

@@ -1,3 +1,7 @@
 //! The `ostrakon` program.
 
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    ostrakon::cli::main()
+}

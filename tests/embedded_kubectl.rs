@@ -2,6 +2,9 @@
 //!
 //! Where there is no `kubectl`, each test says so and passes.
 
+// Helpers of tests are tests: they may fail where they stand.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout)]
+
 use std::path::PathBuf;
 use std::process::Stdio;
 
@@ -21,13 +24,7 @@ struct Bed {
 
 impl Bed {
     async fn new() -> Option<Self> {
-        if Command::new("kubectl")
-            .arg("help")
-            .stdout(Stdio::null())
-            .status()
-            .await
-            .is_err()
-        {
+        if Command::new("kubectl").arg("help").stdout(Stdio::null()).status().await.is_err() {
             println!("skipped: there is no kubectl");
             return None;
         }
@@ -45,19 +42,12 @@ impl Bed {
             cluster.store().insert(Resource::Nodes, node).unwrap();
         }
         for (name, node) in [("a", "n1"), ("b", "n1"), ("c", "n2"), ("d", "n2")] {
-            cluster
-                .store()
-                .insert(Resource::Pods, pod(name, node))
-                .unwrap();
+            cluster.store().insert(Resource::Pods, pod(name, node)).unwrap();
         }
         let served = cluster.serve(([127, 0, 0, 1], 0).into()).await.unwrap();
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("config"), served.kubeconfig()).unwrap();
-        let settings = Settings {
-            replicas: false,
-            scheduler: false,
-            ..Settings::default()
-        };
+        let settings = Settings { replicas: false, scheduler: false, ..Settings::default() };
         Some(Self {
             _controllers: Controllers::start(cluster.store(), &settings),
             cluster,
@@ -122,15 +112,10 @@ async fn objects_are_shown_as_kubectl_shows_them() {
     assert!(nodes.contains("n1") && nodes.contains("Ready"), "{nodes}");
     let pods = bed.ok("get pods -A").await;
     assert!(pods.contains("default") && pods.contains("1/1"), "{pods}");
-    let wide = bed
-        .ok("get pods -o wide --field-selector=spec.nodeName=n1")
-        .await;
+    let wide = bed.ok("get pods -o wide --field-selector=spec.nodeName=n1").await;
     assert!(wide.contains("10.0.0.1") && !wide.contains("n2"), "{wide}");
     let described = bed.ok("describe node n1").await;
-    assert!(
-        described.contains("Non-terminated Pods:          (2 in total)"),
-        "{described}"
-    );
+    assert!(described.contains("Non-terminated Pods:          (2 in total)"), "{described}");
     let version = bed.ok("version").await;
     assert!(version.contains("v1.36"), "{version}");
     assert_eq!(bed.ok("get --raw /readyz").await, "ok");
@@ -162,20 +147,14 @@ async fn a_node_is_drained_within_its_budget() {
         "metadata": {"name": "web", "namespace": "default", "generation": 1},
         "spec": {"minAvailable": 3, "selector": {"matchLabels": {"app": "web"}}},
     });
-    bed.cluster
-        .store()
-        .insert(Resource::PodDisruptionBudgets, budget)
-        .unwrap();
+    bed.cluster.store().insert(Resource::PodDisruptionBudgets, budget).unwrap();
     tokio::time::sleep(std::time::Duration::from_millis(500)).await;
     assert!(bed.ok("get pdb").await.contains("web"));
     let (success, said) = bed.kubectl("drain n1 --force --timeout=2s").await;
     assert!(!success, "{said}");
     assert!(said.contains("disruption budget"), "{said}");
     assert_eq!(bed.cluster.store().count(Resource::Pods), 3);
-    bed.cluster
-        .store()
-        .insert(Resource::Pods, pod("e", "n2"))
-        .unwrap();
+    bed.cluster.store().insert(Resource::Pods, pod("e", "n2")).unwrap();
     let said = bed.ok("drain n1 --force --timeout=30s").await;
     assert!(said.contains("node/n1 drained"), "{said}");
     assert_eq!(bed.cluster.store().count(Resource::Pods), 3);
@@ -192,12 +171,8 @@ async fn pods_are_created_applied_and_deleted() {
     bed.ok(&format!("apply -f {file}")).await;
     bed.ok(&format!("apply -f {file}")).await;
     bed.ok("annotate pod z a=b").await;
-    let uid = bed
-        .cluster
-        .store()
-        .get(Resource::Pods, "default", "z")
-        .unwrap()["metadata"]["uid"]
-        .clone();
+    let uid =
+        bed.cluster.store().get(Resource::Pods, "default", "z").unwrap()["metadata"]["uid"].clone();
     let event = json!({
         "metadata": {"name": "z.1", "namespace": "default"},
         "involvedObject": {"kind": "Pod", "name": "z", "namespace": "default", "uid": uid},
@@ -208,11 +183,7 @@ async fn pods_are_created_applied_and_deleted() {
     });
     bed.cluster.store().insert(Resource::Events, event).unwrap();
     assert!(bed.ok("get events").await.contains("TaintManagerEviction"));
-    assert!(
-        bed.ok("describe pod z")
-            .await
-            .contains("Marking for deletion")
-    );
+    assert!(bed.ok("describe pod z").await.contains("Marking for deletion"));
     bed.ok("delete pod z").await;
     assert!(!bed.kubectl("get pod z").await.0);
 }

@@ -4,6 +4,8 @@
 //! just those, so that a pod costs a few hundred bytes in the view and a test can write one down
 //! in a line. Nothing here knows where a fact came from or what will be done with it.
 
+#[cfg(test)]
+pub(crate) mod build;
 mod deadline;
 mod node;
 mod pod;

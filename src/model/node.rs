@@ -78,6 +78,11 @@ pub struct Node {
     pub since_annotation: Option<Arc<str>>,
 }
 
+impl Node {
+    /// Name of the annotation that keeps the beginnings of taints across restarts.
+    pub const SINCE_ANNOTATION: &str = "ostrakon.dev/noexecute-since";
+}
+
 /// From when the tolerated seconds of a node's taints are counted, beyond what the taints say
 /// themselves.
 ///

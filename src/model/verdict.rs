@@ -136,15 +136,8 @@ impl fmt::Display for Cause {
         let taint = &self.taint;
         match &self.tolerance {
             None => write!(f, "taint {taint} is not tolerated"),
-            Some(Tolerance {
-                index,
-                seconds,
-                anchor,
-            }) => {
-                write!(
-                    f,
-                    "taint {taint} is tolerated for {seconds} s by toleration {index}"
-                )?;
+            Some(Tolerance { index, seconds, anchor }) => {
+                write!(f, "taint {taint} is tolerated for {seconds} s by toleration {index}")?;
                 match anchor {
                     Some(anchor) => write!(f, ", counted from {anchor}"),
                     None => Ok(()),

@@ -17,11 +17,7 @@ pub(super) fn admit(resource: Resource, object: &mut Value, options: &Options) {
         Resource::Namespaces => {
             set_default(object, &["spec", "finalizers"], json!(["kubernetes"]));
             let name = meta(object, "name").to_owned();
-            set(
-                object,
-                &["metadata", "labels", "kubernetes.io/metadata.name"],
-                name,
-            );
+            set(object, &["metadata", "labels", "kubernetes.io/metadata.name"], name);
             set(object, &["status"], json!({"phase": "Active"}));
         }
         Resource::Deployments | Resource::ReplicaSets | Resource::StatefulSets => {
@@ -72,11 +68,7 @@ fn pod(pod: &mut Value, options: &Options) {
             }
         }
     }
-    set(
-        pod,
-        &["status"],
-        json!({"phase": "Pending", "qosClass": "BestEffort"}),
-    );
+    set(pod, &["status"], json!({"phase": "Pending", "qosClass": "BestEffort"}));
     if let Some(seconds) = options.default_toleration_seconds {
         default_tolerations(pod, seconds);
     }
@@ -129,8 +121,7 @@ mod tests {
         let mut pod = json!({"spec": {"tolerations": own}});
         admit(Resource::Pods, &mut pod, &Options::default());
         let all = list(&pod, &["spec", "tolerations"]).iter();
-        all.map(|t| format!("{}:{}", text(t, &["key"]), t["tolerationSeconds"]))
-            .collect()
+        all.map(|t| format!("{}:{}", text(t, &["key"]), t["tolerationSeconds"])).collect()
     }
 
     #[test]
@@ -144,10 +135,7 @@ mod tests {
     #[test]
     fn a_pod_with_its_own_say_is_left_alone() {
         let own = json!([{"key": NOT_READY, "operator": "Exists", "effect": "NoExecute"}]);
-        assert_eq!(
-            tolerations(&own),
-            [format!("{NOT_READY}:null"), format!("{UNREACHABLE}:300")]
-        );
+        assert_eq!(tolerations(&own), [format!("{NOT_READY}:null"), format!("{UNREACHABLE}:300")]);
         assert_eq!(tolerations(&json!([{"operator": "Exists"}])), [":null"]);
         let other = json!([{"key": NOT_READY, "operator": "Exists", "effect": "NoSchedule"}]);
         assert_eq!(tolerations(&other).len(), 3);
@@ -156,10 +144,7 @@ mod tests {
     #[test]
     fn a_new_node_is_kept_free_until_it_is_ready_if_so_wished() {
         let mut node = json!({"metadata": {"name": "n1"}});
-        let options = Options {
-            taint_new_nodes: false,
-            ..Options::default()
-        };
+        let options = Options { taint_new_nodes: false, ..Options::default() };
         admit(Resource::Nodes, &mut node, &options);
         assert!(list(&node, &["spec", "taints"]).is_empty());
         for _ in 0..2 {

@@ -53,11 +53,7 @@ fn status(state: &State, budget: &Value, now: Timestamp) -> Value {
     });
     let healthy = as_count(healthy.count());
     let (expected, desired) = expectation(state, budget, &pods);
-    let allowed = if expected > 0 {
-        (healthy - desired).max(0)
-    } else {
-        0
-    };
+    let allowed = if expected > 0 { (healthy - desired).max(0) } else { 0 };
     let generation = number(budget, &["metadata", "generation"]).unwrap_or(0);
     let mut status = json!({
         "currentHealthy": healthy,
@@ -90,9 +86,7 @@ fn expectation(state: &State, budget: &Value, pods: &[Arc<Value>]) -> (i64, i64)
 
 /// A number, or that percentage of `whole`, rounded up.
 fn share(value: &Value, whole: i64) -> i64 {
-    let percent = value
-        .as_str()
-        .and_then(|text| text.strip_suffix('%')?.parse::<i64>().ok());
+    let percent = value.as_str().and_then(|text| text.strip_suffix('%')?.parse::<i64>().ok());
     match percent {
         Some(percent) => (whole.saturating_mul(percent) + 99).div_euclid(100),
         None => value.as_i64().unwrap_or(0),
@@ -104,9 +98,7 @@ fn scale(state: &State, pods: &[Arc<Value>]) -> i64 {
     let mut owners = BTreeMap::new();
     for pod in pods {
         if let Some(owner) = controller(pod) {
-            let count = owners
-                .entry(text(owner, &["uid"]))
-                .or_insert((pod, owner, 0));
+            let count = owners.entry(text(owner, &["uid"])).or_insert((pod, owner, 0));
             count.2 += 1;
         }
     }
@@ -114,9 +106,7 @@ fn scale(state: &State, pods: &[Arc<Value>]) -> i64 {
         let kind = Resource::of_kind(text(owner, &["apiVersion"]), text(owner, &["kind"]));
         let key = Key::new(meta(pod, "namespace"), text(owner, &["name"]));
         let found = kind.and_then(|kind| state.find(kind, &key));
-        found
-            .and_then(|owner| number(&owner, &["spec", "replicas"]))
-            .unwrap_or(*count)
+        found.and_then(|owner| number(&owner, &["spec", "replicas"])).unwrap_or(*count)
     };
     owners.values().map(wanted).sum()
 }
@@ -127,20 +117,13 @@ fn still_disrupted(budget: &Value, pods: &[Arc<Value>], now: Timestamp) -> Map<S
         return Map::new();
     };
     let is_due = |since: &Value| {
-        let since = since
-            .as_str()
-            .and_then(|text| text.parse::<Timestamp>().ok());
+        let since = since.as_str().and_then(|text| text.parse::<Timestamp>().ok());
         since.is_some_and(|since| now.duration_since(since) <= DELETION_TIMEOUT)
     };
-    let waits = |name: &str| {
-        pods.iter()
-            .any(|pod| meta(pod, "name") == name && !is_terminating(pod))
-    };
-    let kept = disrupted
-        .iter()
-        .filter(|(name, since)| is_due(since) && waits(name));
-    kept.map(|(name, since)| (name.clone(), since.clone()))
-        .collect()
+    let waits =
+        |name: &str| pods.iter().any(|pod| meta(pod, "name") == name && !is_terminating(pod));
+    let kept = disrupted.iter().filter(|(name, since)| is_due(since) && waits(name));
+    kept.map(|(name, since)| (name.clone(), since.clone())).collect()
 }
 
 /// The condition that tells whether one more pod may go.
@@ -150,11 +133,8 @@ pub(super) fn allowed_condition(
     generation: i64,
     now: Timestamp,
 ) -> Value {
-    let (status, reason) = if allowed > 0 {
-        ("True", "SufficientPods")
-    } else {
-        ("False", "InsufficientPods")
-    };
+    let (status, reason) =
+        if allowed > 0 { ("True", "SufficientPods") } else { ("False", "InsufficientPods") };
     let old = condition(budget, "DisruptionAllowed");
     let since = match old {
         Some(old) if text(old, &["status"]) == status => {

@@ -35,13 +35,7 @@ pub(super) fn check_name(resource: Resource, name: &str) -> Result<(), ApiError>
          character (e.g. 'example.com', regex used for validation is \
          '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')"
     );
-    Err(ApiError::invalid(
-        resource,
-        name,
-        "metadata.name",
-        "FieldValueInvalid",
-        &text,
-    ))
+    Err(ApiError::invalid(resource, name, "metadata.name", "FieldValueInvalid", &text))
 }
 
 /// Refuses to replace an object by one with another UID.
@@ -125,9 +119,7 @@ pub(super) fn identified(
 
 fn check_type(resource: Resource, object: &Value) -> Result<(), ApiError> {
     if !object.is_object() {
-        return Err(ApiError::bad_request(
-            "the body of the request is not an object",
-        ));
+        return Err(ApiError::bad_request("the body of the request is not an object"));
     }
     let (kind, version) = (text(object, &["kind"]), text(object, &["apiVersion"]));
     let wanted = (resource.spec().kind, resource.api_version());
@@ -208,20 +200,11 @@ fn check_change(resource: Resource, current: &Value, next: &Value) -> Result<(),
                     `spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing \
                     tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if \
                     it was previously negative)";
-        return Err(ApiError::invalid(
-            resource,
-            name,
-            "spec",
-            "FieldValueForbidden",
-            text,
-        ));
+        return Err(ApiError::invalid(resource, name, "spec", "FieldValueForbidden", text));
     }
     let old = list(current, &["metadata", "finalizers"]);
     let new = list(next, &["metadata", "finalizers"]).iter();
-    let new: Vec<_> = new
-        .filter(|f| !old.contains(f))
-        .map(Value::to_string)
-        .collect();
+    let new: Vec<_> = new.filter(|f| !old.contains(f)).map(Value::to_string).collect();
     if is_terminating(current) && !new.is_empty() {
         let text = format!(
             "Forbidden: no new finalizers can be added if the object is being deleted, found new \

@@ -49,11 +49,7 @@ impl Embedded {
     pub fn new(clock: Clock, options: Options) -> Self {
         let faults = Faults::new(options.seed);
         let streaming_lists = options.streaming_lists;
-        let api = Api {
-            store: Store::new(clock, options),
-            faults,
-            streaming_lists,
-        };
+        let api = Api { store: Store::new(clock, options), faults, streaming_lists };
         Self { api }
     }
 

@@ -40,11 +40,7 @@ impl DeleteOptions {
 
     /// Options that delete at once, and only the object with this UID.
     pub fn at_once(uid: &str) -> Self {
-        Self {
-            grace_period_seconds: Some(0),
-            uid: Some(uid.to_owned()),
-            ..Self::default()
-        }
+        Self { grace_period_seconds: Some(0), uid: Some(uid.to_owned()), ..Self::default() }
     }
 
     /// Refuses if the object is not the one that was meant.
@@ -100,9 +96,7 @@ pub(super) fn delete(
             (true, false) => Deletion::Waits(marked(object, now, 0)),
         };
     }
-    let asked = options
-        .grace_period_seconds
-        .map(|s| if s < 0 { 1 } else { s });
+    let asked = options.grace_period_seconds.map(|s| if s < 0 { 1 } else { s });
     if is_terminating(object) {
         let Some(running) = number(object, &["metadata", "deletionGracePeriodSeconds"]) else {
             return settle(object.clone(), 0);
@@ -118,11 +112,7 @@ pub(super) fn delete(
         }
         let mut last = object.clone();
         set(&mut last, &["metadata", "deletionTimestamp"], time(end));
-        set(
-            &mut last,
-            &["metadata", "deletionGracePeriodSeconds"],
-            grace,
-        );
+        set(&mut last, &["metadata", "deletionGracePeriodSeconds"], grace);
         return settle(last, grace);
     }
     let own = number(object, &["spec", "terminationGracePeriodSeconds"]);
@@ -142,16 +132,8 @@ pub(super) fn is_over(object: &Value) -> bool {
 
 fn marked(object: &Value, now: Timestamp, grace: i64) -> Value {
     let mut object = object.clone();
-    set(
-        &mut object,
-        &["metadata", "deletionTimestamp"],
-        time(later(now, grace)),
-    );
-    set(
-        &mut object,
-        &["metadata", "deletionGracePeriodSeconds"],
-        grace,
-    );
+    set(&mut object, &["metadata", "deletionTimestamp"], time(later(now, grace)));
+    set(&mut object, &["metadata", "deletionGracePeriodSeconds"], grace);
     if let Some(generation) = number(&object, &["metadata", "generation"]).filter(|g| *g > 0) {
         set(&mut object, &["metadata", "generation"], generation + 1);
     }
@@ -181,10 +163,7 @@ mod tests {
     }
 
     fn graced(seconds: Option<i64>) -> DeleteOptions {
-        DeleteOptions {
-            grace_period_seconds: seconds,
-            ..DeleteOptions::default()
-        }
+        DeleteOptions { grace_period_seconds: seconds, ..DeleteOptions::default() }
     }
 
     /// Deletion timestamp, grace and generation after a DELETE.
@@ -280,9 +259,6 @@ mod tests {
         assert_eq!(options.check(Resource::Pods, &running()), Ok(()));
         let options =
             DeleteOptions::from_value(&json!({"preconditions": {"resourceVersion": "3"}}));
-        assert_eq!(
-            options.check(Resource::Pods, &running()).unwrap_err().code,
-            409
-        );
+        assert_eq!(options.check(Resource::Pods, &running()).unwrap_err().code, 409);
     }
 }

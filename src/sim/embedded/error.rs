@@ -37,21 +37,11 @@ impl ApiError {
         if !spec.group.is_empty() {
             details["group"] = spec.group.into();
         }
-        Self {
-            code,
-            reason,
-            message: text,
-            details,
-        }
+        Self { code, reason, message: text, details }
     }
 
     fn plain(code: u16, reason: &'static str, message: impl Into<String>) -> Self {
-        Self {
-            code,
-            reason,
-            message: message.into(),
-            details: Value::Null,
-        }
+        Self { code, reason, message: message.into(), details: Value::Null }
     }
 
     fn with_empty_details(code: u16, reason: &'static str, message: impl Into<String>) -> Self {
@@ -83,10 +73,8 @@ impl ApiError {
 
     /// 409: the object is not the one, or not the version, that the request was meant for.
     pub fn conflict(resource: Resource, name: &str, cause: &str) -> Self {
-        let text = format!(
-            "Operation cannot be fulfilled on {} {name:?}: {cause}",
-            resource.qualified()
-        );
+        let text =
+            format!("Operation cannot be fulfilled on {} {name:?}: {cause}", resource.qualified());
         Self::about(resource, name, 409, "Conflict", text)
     }
 
@@ -132,10 +120,7 @@ impl ApiError {
         let text = "Invalid value: 0: must be specified for an update";
         let field = "metadata.resourceVersion";
         let mut error = Self::invalid(resource, name, field, "FieldValueInvalid", text);
-        error.message = format!(
-            "{} {name:?} is invalid: {field}: {text}",
-            resource.qualified()
-        );
+        error.message = format!("{} {name:?} is invalid: {field}: {text}", resource.qualified());
         error.details["kind"] = resource.spec().plural.into();
         error
     }
@@ -194,11 +179,7 @@ impl ApiError {
 
     /// 413: the body is larger than an API server takes.
     pub fn too_large() -> Self {
-        Self::plain(
-            413,
-            "RequestEntityTooLarge",
-            "Request entity too large: limit is 3145728",
-        )
+        Self::plain(413, "RequestEntityTooLarge", "Request entity too large: limit is 3145728")
     }
 
     /// 410: the history that the request builds on is gone.
@@ -218,11 +199,8 @@ impl ApiError {
 
     /// 500.
     pub fn internal(cause: &str) -> Self {
-        let mut error = Self::plain(
-            500,
-            "InternalError",
-            format!("Internal error occurred: {cause}"),
-        );
+        let mut error =
+            Self::plain(500, "InternalError", format!("Internal error occurred: {cause}"));
         error.details = json!({"causes": [{"message": cause}]});
         error
     }
@@ -243,27 +221,12 @@ impl ApiError {
     pub fn with_code(code: u16, retry_after: Option<u32>) -> Self {
         let (reason, text) = match code {
             403 => ("Forbidden", "forbidden: denied by a fault rule"),
-            404 => (
-                "NotFound",
-                "the server could not find the requested resource",
-            ),
-            409 => (
-                "Conflict",
-                "Operation cannot be fulfilled: denied by a fault rule",
-            ),
+            404 => ("NotFound", "the server could not find the requested resource"),
+            409 => ("Conflict", "Operation cannot be fulfilled: denied by a fault rule"),
             410 => ("Expired", "too old resource version"),
-            429 => (
-                "TooManyRequests",
-                "Too many requests, please try again later.",
-            ),
-            503 => (
-                "ServiceUnavailable",
-                "the server is currently unable to handle the request",
-            ),
-            504 => (
-                "Timeout",
-                "Timeout: request did not complete within the allotted timeout",
-            ),
+            429 => ("TooManyRequests", "Too many requests, please try again later."),
+            503 => ("ServiceUnavailable", "the server is currently unable to handle the request"),
+            504 => ("Timeout", "Timeout: request did not complete within the allotted timeout"),
             _ => ("InternalError", "Internal error occurred: fault rule"),
         };
         let mut error = Self::plain(code, reason, text);

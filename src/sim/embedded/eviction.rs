@@ -65,9 +65,8 @@ impl State {
     /// Takes one disruption from the pod's budget, if it has one.
     fn spend(&mut self, pod: &Value, now: Timestamp, dry_run: bool) -> Result<(), ApiError> {
         let namespace = meta(pod, "namespace");
-        let has_labels = at(pod, &["metadata", "labels"])
-            .as_object()
-            .is_some_and(|l| !l.is_empty());
+        let has_labels =
+            at(pod, &["metadata", "labels"]).as_object().is_some_and(|l| !l.is_empty());
         if !has_labels {
             return Ok(());
         }
@@ -100,11 +99,7 @@ impl State {
         }
         let mut next = (**budget).clone();
         set(&mut next, &["status", "disruptionsAllowed"], allowed - 1);
-        set(
-            &mut next,
-            &["status", "disruptedPods", meta(pod, "name")],
-            time(now),
-        );
+        set(&mut next, &["status", "disruptedPods", meta(pod, "name")], time(now));
         let generation = number(&next, &["metadata", "generation"]).unwrap_or(0);
         if allowed == 1 {
             let condition = allowed_condition(&next, 0, generation, now);
@@ -156,16 +151,9 @@ fn check(budget: &Value) -> Result<i64, ApiError> {
         let error = ApiError::too_many_requests(REFUSAL, Some(10));
         return Err(error.caused_by("DisruptionBudget", &text));
     }
-    let refuse = |cause| {
-        Err(ApiError::forbidden(
-            Resource::PodDisruptionBudgets,
-            name,
-            cause,
-        ))
-    };
-    let disrupted = at(budget, &["status", "disruptedPods"])
-        .as_object()
-        .map_or(0, serde_json::Map::len);
+    let refuse = |cause| Err(ApiError::forbidden(Resource::PodDisruptionBudgets, name, cause));
+    let disrupted =
+        at(budget, &["status", "disruptedPods"]).as_object().map_or(0, serde_json::Map::len);
     if disrupted > MOST_DISRUPTED {
         return refuse(
             "DisruptedPods map too big - too many evictions not confirmed by PDB controller",
@@ -223,33 +211,20 @@ mod tests {
 
     fn add_budget(store: &Store, name: &str, spec: &Value) {
         let mut budget = json!({"metadata": {"name": name}, "spec": spec});
-        set(
-            &mut budget,
-            &["spec", "selector"],
-            json!({"matchLabels": {"app": "web"}}),
-        );
-        store
-            .create(Resource::PodDisruptionBudgets, "default", budget, false)
-            .unwrap();
+        set(&mut budget, &["spec", "selector"], json!({"matchLabels": {"app": "web"}}));
+        store.create(Resource::PodDisruptionBudgets, "default", budget, false).unwrap();
     }
 
     fn status(store: &Store) -> Value {
         store.update_budgets();
-        let budget = store
-            .get(Resource::PodDisruptionBudgets, "default", "b")
-            .unwrap();
+        let budget = store.get(Resource::PodDisruptionBudgets, "default", "b").unwrap();
         budget["status"].clone()
     }
 
     fn numbers(store: &Store) -> [i64; 4] {
         let status = status(store);
-        [
-            "expectedPods",
-            "currentHealthy",
-            "desiredHealthy",
-            "disruptionsAllowed",
-        ]
-        .map(|field| status[field].as_i64().unwrap())
+        ["expectedPods", "currentHealthy", "desiredHealthy", "disruptionsAllowed"]
+            .map(|field| status[field].as_i64().unwrap())
     }
 
     fn evict(store: &Store, name: &str) -> Result<(), ApiError> {
@@ -313,9 +288,7 @@ mod tests {
             let error = evict(&store, "b").unwrap_err();
             assert_eq!((error.code, error.retry_after()), (429, None));
             assert_eq!(error.details["causes"][0]["reason"], "DisruptionBudget");
-            assert!(!is_terminating(
-                &store.get(Resource::Pods, "default", "b").unwrap()
-            ));
+            assert!(!is_terminating(&store.get(Resource::Pods, "default", "b").unwrap()));
         }
     }
 
@@ -380,9 +353,7 @@ mod tests {
         ] {
             let store = store();
             let set = json!({"metadata": {"name": "web"}, "spec": {"replicas": 6}});
-            store
-                .create(Resource::ReplicaSets, "default", set, false)
-                .unwrap();
+            store.create(Resource::ReplicaSets, "default", set, false).unwrap();
             for name in ["x", "y", "z"] {
                 let owner = json!({
                     "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web",
@@ -408,10 +379,7 @@ mod tests {
         add_budget(&store, "b", &json!({"minAvailable": 1}));
         store.update_budgets();
         let wrong = json!({"deleteOptions": {"preconditions": {"uid": "another"}}});
-        assert_eq!(
-            store.evict("default", "a", &wrong, false).unwrap_err().code,
-            409
-        );
+        assert_eq!(store.evict("default", "a", &wrong, false).unwrap_err().code, 409);
         assert_eq!(numbers(&store), [2, 1, 1, 0]);
         tokio::time::advance(Duration::from_secs(121)).await;
         assert_eq!(numbers(&store), [2, 2, 1, 1]);

@@ -193,11 +193,7 @@ impl Faults {
 
     /// Takes a rule out of force; nothing happens if it is used up.
     pub fn remove(&self, id: RuleId) {
-        self.shared
-            .rules
-            .lock()
-            .in_force
-            .retain(|(its, _)| *its != id);
+        self.shared.rules.lock().in_force.retain(|(its, _)| *its != id);
     }
 
     /// Ends all faults: rules, held watches and an outage.
@@ -211,17 +207,13 @@ impl Faults {
 
     /// Breaks all open watches of the resource.
     pub fn cut_watches(&self, resource: Resource) {
-        self.shared
-            .gate
-            .send_modify(|gate| gate.cuts[resource as usize] += 1);
+        self.shared.gate.send_modify(|gate| gate.cuts[resource as usize] += 1);
     }
 
     /// Holds back the events of all watches of the resource, open and new ones, or lets them go.
     /// Held events are not lost unless the history forgets them meanwhile.
     pub fn hold_watches(&self, resource: Resource, held: bool) {
-        self.shared
-            .gate
-            .send_modify(|gate| gate.held[resource as usize] = held);
+        self.shared.gate.send_modify(|gate| gate.held[resource as usize] = held);
     }
 
     /// Takes the API server down, or up again: while it is down, every request is cut, and going
@@ -244,10 +236,7 @@ impl Faults {
     /// What happens to this request. Uses up rules with a count.
     pub(super) fn fate(&self, operation: &Operation) -> Fate {
         if self.shared.gate.borrow().down {
-            return Fate {
-                delay: Duration::ZERO,
-                then: Some(Fault::Cut),
-            };
+            return Fate { delay: Duration::ZERO, then: Some(Fault::Cut) };
         }
         let mut fate = Fate::default();
         let mut rules = self.shared.rules.lock();
@@ -287,24 +276,15 @@ mod tests {
     }
 
     fn refuse(code: u16) -> Fault {
-        Fault::Refuse {
-            code,
-            retry_after: None,
-        }
+        Fault::Refuse { code, retry_after: None }
     }
 
     #[test]
     fn a_rule_strikes_what_it_names_and_nothing_else() {
         let faults = Faults::new(0);
-        let rule = Rule::always(Fault::Cut)
-            .on(Verb::Delete)
-            .of(Resource::Pods)
-            .named("a");
+        let rule = Rule::always(Fault::Cut).on(Verb::Delete).of(Resource::Pods).named("a");
         let id = faults.add(rule);
-        assert_eq!(
-            faults.fate(&deleting(Resource::Pods)).then,
-            Some(Fault::Cut)
-        );
+        assert_eq!(faults.fate(&deleting(Resource::Pods)).then, Some(Fault::Cut));
         assert_eq!(faults.fate(&deleting(Resource::Nodes)), Fate::default());
         let mut eviction = deleting(Resource::Pods);
         eviction.verb = Verb::Create;
@@ -325,12 +305,7 @@ mod tests {
     fn delays_add_up_and_the_earliest_of_the_others_counts() {
         let faults = Faults::new(0);
         let second = Duration::from_secs(1);
-        for fault in [
-            Fault::Latency(second),
-            refuse(500),
-            Fault::Hang,
-            Fault::Latency(second),
-        ] {
+        for fault in [Fault::Latency(second), refuse(500), Fault::Hang, Fault::Latency(second)] {
             faults.add(Rule::always(fault));
         }
         let fate = faults.fate(&deleting(Resource::Pods));
@@ -359,10 +334,7 @@ mod tests {
         let faults = Faults::new(0);
         let before = faults.gate().borrow().cuts(Resource::Nodes);
         faults.set_down(true);
-        assert_eq!(
-            faults.fate(&deleting(Resource::Pods)).then,
-            Some(Fault::Cut)
-        );
+        assert_eq!(faults.fate(&deleting(Resource::Pods)).then, Some(Fault::Cut));
         assert_eq!(faults.gate().borrow().cuts(Resource::Nodes), before + 1);
         faults.set_down(false);
         assert_eq!(faults.fate(&deleting(Resource::Pods)), Fate::default());

@@ -53,11 +53,7 @@ impl Change {
                 // It only left the selection: the watcher gets the last state that was in it, but
                 // with the version of the change, so that it can resume from there.
                 let mut last = self.previous.as_deref().cloned().unwrap_or_default();
-                set(
-                    &mut last,
-                    &["metadata", "resourceVersion"],
-                    self.version.to_string(),
-                );
+                set(&mut last, &["metadata", "resourceVersion"], self.version.to_string());
                 Some(Seen::Deleted(Arc::new(last)))
             }
         }
@@ -75,11 +71,7 @@ pub(super) struct History {
 
 impl History {
     pub(super) fn new(capacity: usize) -> Self {
-        Self {
-            changes: VecDeque::new(),
-            forgotten: 0,
-            capacity,
-        }
+        Self { changes: VecDeque::new(), forgotten: 0, capacity }
     }
 
     pub(super) fn push(&mut self, change: Arc<Change>) {

@@ -53,9 +53,7 @@ async fn both_ways<F: Future<Output = ()>>(test: impl Fn(Embedded, Client) -> F)
 
 async fn soon<T>(what: impl Future<Output = T>) -> T {
     let limit = Duration::from_secs(10);
-    tokio::time::timeout(limit, what)
-        .await
-        .expect("nothing came")
+    tokio::time::timeout(limit, what).await.expect("nothing came")
 }
 
 async fn ask(client: &Client, path: &str, accept: &str) -> Value {
@@ -94,16 +92,10 @@ async fn a_client_creates_reads_changes_and_deletes() {
         let params = PostParams::default();
         let created = pods.create(&params, &pod).await.unwrap();
         assert_eq!(created.uid().unwrap().len(), 36);
-        assert_eq!(
-            code(pods.create(&params, &pod).await),
-            (409, "AlreadyExists".into())
-        );
+        assert_eq!(code(pods.create(&params, &pod).await), (409, "AlreadyExists".into()));
         let patch = json!({"metadata": {"labels": {"x": "y"}}});
         let apply = PatchParams::default();
-        let patched = pods
-            .patch("a", &apply, &Patch::Strategic(patch))
-            .await
-            .unwrap();
+        let patched = pods.patch("a", &apply, &Patch::Strategic(patch)).await.unwrap();
         assert_eq!(patched.labels()["x"], "y");
         let stale = pods.replace("a", &params, &created).await;
         assert_eq!(code(stale), (409, "Conflict".into()));
@@ -114,20 +106,10 @@ async fn a_client_creates_reads_changes_and_deletes() {
             }),
             ..DeleteParams::default()
         };
-        assert_eq!(
-            code(pods.delete("a", &wrong).await),
-            (409, "Conflict".into())
-        );
-        let left = pods
-            .delete("a", &DeleteParams::default())
-            .await
-            .unwrap()
-            .left()
-            .unwrap();
+        assert_eq!(code(pods.delete("a", &wrong).await), (409, "Conflict".into()));
+        let left = pods.delete("a", &DeleteParams::default()).await.unwrap().left().unwrap();
         assert_eq!(left.metadata.deletion_grace_period_seconds, Some(30));
-        pods.delete("a", &DeleteParams::default().grace_period(0))
-            .await
-            .unwrap();
+        pods.delete("a", &DeleteParams::default().grace_period(0)).await.unwrap();
         assert_eq!(code(pods.get("a").await), (404, "NotFound".into()));
         assert_eq!(cluster.store().count(Resource::Pods), 0);
     })
@@ -144,9 +126,7 @@ async fn pages_and_selectors_reach_the_store() {
         let on_node = ListParams::default().fields("spec.nodeName=n1").limit(1);
         let first = pods.list(&on_node).await.unwrap();
         assert_eq!(first.items[0].name_any(), "a");
-        let next = on_node
-            .clone()
-            .continue_token(&first.metadata.continue_.unwrap());
+        let next = on_node.clone().continue_token(&first.metadata.continue_.unwrap());
         let second = pods.list(&next).await.unwrap();
         assert_eq!(second.items[0].name_any(), "c");
         assert_eq!(second.metadata.continue_, None);
@@ -166,13 +146,7 @@ async fn a_page_of_a_forgotten_version_is_gone() {
         }
         let pods: Api<Pod> = Api::all(client);
         let params = ListParams::default().limit(1);
-        let token = pods
-            .list(&params)
-            .await
-            .unwrap()
-            .metadata
-            .continue_
-            .unwrap();
+        let token = pods.list(&params).await.unwrap().metadata.continue_.unwrap();
         add_pod(&cluster, "c", "n1");
         cluster.store().compact(Resource::Pods);
         let late = pods.list(&params.clone().continue_token(&token)).await;
@@ -198,19 +172,10 @@ async fn a_watch_shows_the_state_and_then_every_change() {
         pods_patch(&cluster, "a");
         assert_eq!(next().await, "~a");
         let options = super::DeleteOptions::default();
-        cluster
-            .store()
-            .delete(Resource::Pods, "default", "a", &options)
-            .unwrap();
+        cluster.store().delete(Resource::Pods, "default", "a", &options).unwrap();
         assert_eq!(next().await, "~a");
-        let now = super::DeleteOptions {
-            grace_period_seconds: Some(0),
-            ..options
-        };
-        cluster
-            .store()
-            .delete(Resource::Pods, "default", "a", &now)
-            .unwrap();
+        let now = super::DeleteOptions { grace_period_seconds: Some(0), ..options };
+        cluster.store().delete(Resource::Pods, "default", "a", &now).unwrap();
         assert_eq!(next().await, "~a");
         assert_eq!(next().await, "-a");
     })
@@ -221,14 +186,8 @@ fn pods_patch(cluster: &Embedded, name: &str) -> String {
     let version = cluster.store().version();
     let patch = super::Patch::Merge(json!({"metadata": {"labels": {"x": version.to_string()}}}));
     let part = super::Part::Whole;
-    let pod = cluster
-        .store()
-        .patch(Resource::Pods, "default", name, part, &patch, false)
-        .unwrap();
-    pod["metadata"]["resourceVersion"]
-        .as_str()
-        .unwrap()
-        .to_owned()
+    let pod = cluster.store().patch(Resource::Pods, "default", name, part, &patch, false).unwrap();
+    pod["metadata"]["resourceVersion"].as_str().unwrap().to_owned()
 }
 
 #[tokio::test]
@@ -303,8 +262,7 @@ async fn an_eviction_carries_its_options() {
             }))
             .unwrap();
             let params = PostParams::default();
-            pods.create_subresource::<Eviction, Value>("eviction", "a", &params, &body)
-                .await
+            pods.create_subresource::<Eviction, Value>("eviction", "a", &params, &body).await
         };
         assert_eq!(code(evict("another").await), (409, "Conflict".into()));
         let uid = pods.get("a").await.unwrap().uid().unwrap();
@@ -323,10 +281,7 @@ async fn a_refused_eviction_says_when_to_come_back() {
             "metadata": {"name": "b", "namespace": "default", "generation": 1},
             "spec": {"minAvailable": 1, "selector": {}},
         });
-        cluster
-            .store()
-            .insert(Resource::PodDisruptionBudgets, budget)
-            .unwrap();
+        cluster.store().insert(Resource::PodDisruptionBudgets, budget).unwrap();
         let path = "/api/v1/namespaces/default/pods/a/eviction";
         let request = Request::post(path).body(b"{}".to_vec().into()).unwrap();
         let answer = client.send(request).await.unwrap();
@@ -344,24 +299,13 @@ async fn nodes_are_tainted_and_their_status_is_written_apart() {
         nodes.create(&PostParams::default(), &node).await.unwrap();
         let params = PatchParams::default();
         let taints = json!({"spec": {"taints": [{"key": "k", "effect": "NoExecute"}]}});
-        nodes
-            .patch("n1", &params, &Patch::Merge(taints))
-            .await
-            .unwrap();
+        nodes.patch("n1", &params, &Patch::Merge(taints)).await.unwrap();
         let ready = json!({"status": {"conditions": [{"type": "Ready", "status": "True"}]}});
-        nodes
-            .patch_status("n1", &params, &Patch::Strategic(ready))
-            .await
-            .unwrap();
+        nodes.patch_status("n1", &params, &Patch::Strategic(ready)).await.unwrap();
         let stored = cluster.store().get(Resource::Nodes, "", "n1").unwrap();
         assert_eq!(stored["spec"]["taints"][0]["key"], "k");
         assert_eq!(stored["status"]["conditions"][0]["status"], "True");
-        let gone = nodes
-            .delete("n1", &DeleteParams::default())
-            .await
-            .unwrap()
-            .right()
-            .unwrap();
+        let gone = nodes.delete("n1", &DeleteParams::default()).await.unwrap().right().unwrap();
         assert_eq!(gone.details.unwrap().name, "n1");
     })
     .await;
@@ -387,14 +331,8 @@ async fn events_are_the_same_under_both_groups() {
         assert_eq!(found.message.as_deref(), Some("text"));
         let series =
             json!({"series": {"count": 2, "lastObservedTime": "2026-01-01T12:01:00.000000Z"}});
-        let patched = new
-            .patch("e", &PatchParams::default(), &Patch::Merge(series))
-            .await
-            .unwrap();
-        assert_eq!(
-            (patched.note.as_deref(), patched.series.unwrap().count),
-            (Some("text"), 2)
-        );
+        let patched = new.patch("e", &PatchParams::default(), &Patch::Merge(series)).await.unwrap();
+        assert_eq!((patched.note.as_deref(), patched.series.unwrap().count), (Some("text"), 2));
         let params = ListParams::default().fields("regarding.name=b");
         assert!(new.list(&params).await.unwrap().items.is_empty());
     })
@@ -416,10 +354,7 @@ async fn a_lease_is_taken_by_whoever_knows_its_version() {
         next.spec.as_mut().unwrap().holder_identity = Some("b".into());
         leases.replace("l", &params, &next).await.unwrap();
         next.spec.as_mut().unwrap().holder_identity = Some("c".into());
-        assert_eq!(
-            code(leases.replace("l", &params, &next).await),
-            (409, "Conflict".into())
-        );
+        assert_eq!(code(leases.replace("l", &params, &next).await), (409, "Conflict".into()));
     })
     .await;
 }
@@ -429,10 +364,7 @@ async fn metadata_and_tables_are_given_to_who_asks_for_them() {
     both_ways(|cluster, client| async move {
         add_pod(&cluster, "a", "n1");
         let metadata: Api<PartialObjectMeta<Pod>> = Api::default_namespaced(client.clone());
-        let list = metadata
-            .list_metadata(&ListParams::default())
-            .await
-            .unwrap();
+        let list = metadata.list_metadata(&ListParams::default()).await.unwrap();
         assert_eq!(list.items[0].name_any(), "a");
         let partial = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
         let one = ask(&client, "/api/v1/namespaces/default/pods/a", partial).await;
@@ -451,9 +383,7 @@ async fn bad_requests_are_told_what_is_wrong() {
     both_ways(|_, client| async move {
         let status = async |method: &str, path: &str, media: &str, body: &str| {
             let request = Request::builder().method(method).uri(path);
-            let request = request
-                .header("Content-Type", media)
-                .body(body.as_bytes().to_vec());
+            let request = request.header("Content-Type", media).body(body.as_bytes().to_vec());
             code(client.request_text(request.unwrap()).await).0
         };
         let json = "application/json";
@@ -479,28 +409,14 @@ async fn a_broken_connection_is_no_answer_whether_or_not_the_request_was_carried
             let node: Node = serde_json::from_value(json!({"metadata": {"name": name}})).unwrap();
             nodes.create(&PostParams::default(), &node).await
         };
-        let creating = |fault| {
-            Rule::always(fault)
-                .on(Verb::Create)
-                .of(Resource::Nodes)
-                .times(1)
-        };
+        let creating = |fault| Rule::always(fault).on(Verb::Create).of(Resource::Nodes).times(1);
         cluster.faults().add(creating(Fault::Cut));
-        assert!(!matches!(
-            create("n1").await,
-            Err(kube::Error::Api(_)) | Ok(_)
-        ));
+        assert!(!matches!(create("n1").await, Err(kube::Error::Api(_)) | Ok(_)));
         assert_eq!(cluster.store().count(Resource::Nodes), 0);
         cluster.faults().add(creating(Fault::LoseAnswer));
-        assert!(!matches!(
-            create("n1").await,
-            Err(kube::Error::Api(_)) | Ok(_)
-        ));
+        assert!(!matches!(create("n1").await, Err(kube::Error::Api(_)) | Ok(_)));
         assert_eq!(cluster.store().count(Resource::Nodes), 1);
-        let refused = Fault::Refuse {
-            code: 503,
-            retry_after: Some(3),
-        };
+        let refused = Fault::Refuse { code: 503, retry_after: Some(3) };
         cluster.faults().add(creating(refused));
         assert_eq!(code(create("n2").await), (503, "ServiceUnavailable".into()));
         create("n2").await.unwrap();
@@ -512,12 +428,7 @@ async fn a_broken_connection_is_no_answer_whether_or_not_the_request_was_carried
 async fn watches_are_held_cut_and_lost_on_demand() {
     both_ways(|cluster, client| async move {
         let pods: Api<Pod> = Api::all(client);
-        let open = async || {
-            pods.watch(&WatchParams::default(), "0")
-                .await
-                .unwrap()
-                .boxed()
-        };
+        let open = async || pods.watch(&WatchParams::default(), "0").await.unwrap().boxed();
         let mut watch = open().await;
         let mut next = async || shown(&soon(watch.try_next()).await.unwrap().unwrap());
         assert_eq!(next().await, "end");
@@ -549,11 +460,7 @@ async fn a_watch_from_the_future_waits_until_that_has_come() {
         add_pod(&cluster, "a", "n1");
         let future = (cluster.store().version() + 1).to_string();
         let pods: Api<Pod> = Api::all(client);
-        let mut watch = pods
-            .watch(&WatchParams::default(), &future)
-            .await
-            .unwrap()
-            .boxed();
+        let mut watch = pods.watch(&WatchParams::default(), &future).await.unwrap().boxed();
         pods_patch(&cluster, "a");
         add_pod(&cluster, "b", "n1");
         let event = soon(watch.try_next()).await.unwrap().unwrap();
@@ -566,9 +473,7 @@ async fn a_watch_from_the_future_waits_until_that_has_come() {
 async fn a_late_answer_is_late_by_the_clock_of_the_test() {
     let cluster = cluster();
     let nodes: Api<Node> = Api::all(cluster.client());
-    cluster
-        .faults()
-        .add(Rule::always(Fault::Latency(Duration::from_secs(40))));
+    cluster.faults().add(Rule::always(Fault::Latency(Duration::from_secs(40))));
     let start = tokio::time::Instant::now();
     nodes.list(&ListParams::default()).await.unwrap();
     assert_eq!(start.elapsed(), Duration::from_secs(40));
@@ -584,9 +489,7 @@ async fn a_stopped_server_frees_its_port_and_breaks_its_watches() {
     let served = cluster.serve(([127, 0, 0, 1], 0).into()).await.unwrap();
     let address = served.address();
     let client = Client::try_from(Config::new(served.url().parse().unwrap())).unwrap();
-    let request = Request::get("/api/v1/pods?watch=1")
-        .body(Vec::new())
-        .unwrap();
+    let request = Request::get("/api/v1/pods?watch=1").body(Vec::new()).unwrap();
     let mut lines = client.request_stream(request).await.unwrap().lines();
     served.stop().await;
     assert!(!matches!(soon(lines.next()).await, Some(Ok(_))));
@@ -600,9 +503,7 @@ async fn the_kubeconfig_leads_to_the_cluster() {
     let served = cluster.serve(([127, 0, 0, 1], 0).into()).await.unwrap();
     let kubeconfig = kube::config::Kubeconfig::from_yaml(&served.kubeconfig()).unwrap();
     let options = kube::config::KubeConfigOptions::default();
-    let config = Config::from_custom_kubeconfig(kubeconfig, &options)
-        .await
-        .unwrap();
+    let config = Config::from_custom_kubeconfig(kubeconfig, &options).await.unwrap();
     let client = Client::try_from(config).unwrap();
     assert_eq!(client.apiserver_version().await.unwrap().minor, "36");
 }

@@ -89,9 +89,7 @@ pub(super) fn set_condition(object: &mut Value, condition: Value) {
 /// The owner with `controller: true`.
 pub(super) fn controller(object: &Value) -> Option<&Value> {
     let owners = list(object, &["metadata", "ownerReferences"]);
-    owners
-        .iter()
-        .find(|o| at(o, &["controller"]) == &Value::Bool(true))
+    owners.iter().find(|o| at(o, &["controller"]) == &Value::Bool(true))
 }
 
 /// Whether the pod has ended: phase Succeeded or Failed.

@@ -90,19 +90,14 @@ mod tests {
             {"op": "test", "path": "/spec/taints/0/key", "value": "a"},
             {"op": "remove", "path": "/spec/taints/0"},
         ]);
-        assert_eq!(
-            patched(&object, &Patch::Json(good)),
-            json!({"spec": {"taints": []}})
-        );
+        assert_eq!(patched(&object, &Patch::Json(good)), json!({"spec": {"taints": []}}));
         let stale = json!([
             {"op": "test", "path": "/spec/taints/0/key", "value": "b"},
             {"op": "remove", "path": "/spec/taints/0"},
         ]);
         let error = Patch::Json(stale).apply_to(&object).unwrap_err();
         assert_eq!(error.code, 422);
-        let error = Patch::Json(json!({"no": "list"}))
-            .apply_to(&object)
-            .unwrap_err();
+        let error = Patch::Json(json!({"no": "list"})).apply_to(&object).unwrap_err();
         assert_eq!(error.code, 400);
     }
 }

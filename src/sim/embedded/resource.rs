@@ -60,11 +60,7 @@ const CORE: Spec = Spec {
     create_on_update: false,
 };
 
-const APPS: Spec = Spec {
-    group: "apps",
-    generation: true,
-    ..CORE
-};
+const APPS: Spec = Spec { group: "apps", generation: true, ..CORE };
 
 static SPECS: [Spec; Resource::COUNT] = [
     Spec {
@@ -83,14 +79,7 @@ static SPECS: [Spec; Resource::COUNT] = [
         namespaced: false,
         ..CORE
     },
-    Spec {
-        plural: "pods",
-        singular: "pod",
-        kind: "Pod",
-        short: &["po"],
-        generation: true,
-        ..CORE
-    },
+    Spec { plural: "pods", singular: "pod", kind: "Pod", short: &["po"], generation: true, ..CORE },
     Spec {
         plural: "events",
         singular: "event",
@@ -123,13 +112,7 @@ static SPECS: [Spec; Resource::COUNT] = [
         generation: true,
         ..CORE
     },
-    Spec {
-        plural: "daemonsets",
-        singular: "daemonset",
-        kind: "DaemonSet",
-        short: &["ds"],
-        ..APPS
-    },
+    Spec { plural: "daemonsets", singular: "daemonset", kind: "DaemonSet", short: &["ds"], ..APPS },
     Spec {
         plural: "statefulsets",
         singular: "statefulset",
@@ -151,14 +134,7 @@ static SPECS: [Spec; Resource::COUNT] = [
         short: &["deploy"],
         ..APPS
     },
-    Spec {
-        group: "batch",
-        plural: "jobs",
-        singular: "job",
-        kind: "Job",
-        generation: true,
-        ..CORE
-    },
+    Spec { group: "batch", plural: "jobs", singular: "job", kind: "Job", generation: true, ..CORE },
     Spec {
         group: "coordination.k8s.io",
         plural: "leases",
@@ -251,10 +227,7 @@ mod tests {
             let spec = resource.spec();
             assert_eq!(format!("{resource:?}").to_lowercase(), spec.plural);
             assert_eq!(Resource::find(spec.group, spec.plural), Some(resource));
-            assert_eq!(
-                Resource::of_kind(&resource.api_version(), spec.kind),
-                Some(resource)
-            );
+            assert_eq!(Resource::of_kind(&resource.api_version(), spec.kind), Some(resource));
         }
     }
 

@@ -91,10 +91,7 @@ impl Selector {
         if let Some(pairs) = selector.get("matchLabels").and_then(Value::as_object) {
             for (key, value) in pairs {
                 let value = value.as_str().unwrap_or_default().to_owned();
-                labels.push(LabelTerm {
-                    key: key.clone(),
-                    test: LabelTest::In(vec![value]),
-                });
+                labels.push(LabelTerm { key: key.clone(), test: LabelTest::In(vec![value]) });
             }
         }
         let expressions = selector.get("matchExpressions").and_then(Value::as_array);
@@ -112,11 +109,7 @@ impl Selector {
             let key = text(expression, &["key"]).to_owned();
             labels.push(LabelTerm { key, test });
         }
-        Some(Self {
-            namespace: Some(namespace.to_owned()),
-            labels,
-            fields: Vec::new(),
-        })
+        Some(Self { namespace: Some(namespace.to_owned()), labels, fields: Vec::new() })
     }
 
     /// The namespace that the selection is confined to.
@@ -131,9 +124,7 @@ impl Selector {
 
     /// Whether it selects the object.
     pub fn matches(&self, object: &Value) -> bool {
-        self.namespace
-            .as_deref()
-            .is_none_or(|n| meta(object, "namespace") == n)
+        self.namespace.as_deref().is_none_or(|n| meta(object, "namespace") == n)
             && self.labels.iter().all(|term| term.matches(object))
             && self.fields.iter().all(|term| term.matches(object))
     }
@@ -158,10 +149,8 @@ impl FieldTerm {
         for step in &self.path {
             value = value.get(step).unwrap_or(&Value::Null);
         }
-        let is_flag = matches!(
-            self.path.last().map(String::as_str),
-            Some("unschedulable" | "hostNetwork")
-        );
+        let is_flag =
+            matches!(self.path.last().map(String::as_str), Some("unschedulable" | "hostNetwork"));
         let equal = match value {
             Value::String(text) => *text == self.value,
             Value::Bool(flag) => flag.to_string() == self.value,
@@ -193,11 +182,7 @@ fn parse_fields(resource: Resource, selector: &str) -> Result<Vec<FieldTerm>, Ap
             let text = format!("field label not supported: {name}");
             return Err(ApiError::bad_request(text));
         }
-        let name = if name == "source" {
-            "source.component"
-        } else {
-            name
-        };
+        let name = if name == "source" { "source.component" } else { name };
         terms.push(FieldTerm {
             path: name.split('.').map(str::to_owned).collect(),
             value: value.to_owned(),
@@ -209,9 +194,7 @@ fn parse_fields(resource: Resource, selector: &str) -> Result<Vec<FieldTerm>, Ap
 
 fn parse_labels(selector: &str) -> Result<Vec<LabelTerm>, ApiError> {
     let refuse = |part: &str| {
-        ApiError::bad_request(format!(
-            "unable to parse requirement: couldn't parse {part:?}"
-        ))
+        ApiError::bad_request(format!("unable to parse requirement: couldn't parse {part:?}"))
     };
     let mut terms = Vec::new();
     for part in split_outside_parentheses(selector) {
@@ -238,10 +221,7 @@ fn parse_labels(selector: &str) -> Result<Vec<LabelTerm>, ApiError> {
         if key.is_empty() || key.contains(|c: char| c.is_whitespace() || "()<>".contains(c)) {
             return Err(refuse(part));
         }
-        terms.push(LabelTerm {
-            key: key.to_owned(),
-            test,
-        });
+        terms.push(LabelTerm { key: key.to_owned(), test });
     }
     Ok(terms)
 }
@@ -261,11 +241,7 @@ fn split_outside_parentheses(selector: &str) -> Vec<&str> {
         }
     }
     parts.push(&selector[start..]);
-    parts
-        .into_iter()
-        .map(str::trim)
-        .filter(|p| !p.is_empty())
-        .collect()
+    parts.into_iter().map(str::trim).filter(|p| !p.is_empty()).collect()
 }
 
 #[cfg(test)]

@@ -89,10 +89,7 @@ pub(super) struct Key {
 
 impl Key {
     pub(super) fn new(namespace: &str, name: &str) -> Self {
-        Self {
-            namespace: namespace.to_owned(),
-            name: name.to_owned(),
-        }
+        Self { namespace: namespace.to_owned(), name: name.to_owned() }
     }
 
     fn of(object: &Value) -> Self {
@@ -139,10 +136,8 @@ pub struct Page {
 impl Store {
     /// An empty store, but for the namespaces that every cluster has.
     pub fn new(clock: Clock, options: Options) -> Self {
-        let tables = Resource::ALL.map(|_| Table {
-            objects: BTreeMap::new(),
-            history: History::new(options.history),
-        });
+        let tables = Resource::ALL
+            .map(|_| Table { objects: BTreeMap::new(), history: History::new(options.history) });
         let state = State {
             version: 0,
             tables: Vec::from(tables),
@@ -244,9 +239,7 @@ impl Store {
     pub fn compact(&self, resource: Resource) {
         let mut state = self.shared.state.write();
         let version = state.version;
-        state.tables[resource as usize]
-            .history
-            .forget_through(version);
+        state.tables[resource as usize].history.forget_through(version);
     }
 
     /// Has `observer` called with each change from now on, in order. It is called while the store
@@ -302,9 +295,8 @@ impl State {
     /// Stores the object under a new version.
     pub(super) fn put(&mut self, resource: Resource, object: Value, now: Timestamp) -> Arc<Value> {
         let (version, current) = self.stamped(object);
-        let previous = self.tables[resource as usize]
-            .objects
-            .insert(Key::of(&current), Arc::clone(&current));
+        let previous =
+            self.tables[resource as usize].objects.insert(Key::of(&current), Arc::clone(&current));
         self.record(Change {
             version,
             at: now,
@@ -338,11 +330,7 @@ impl State {
 
     fn stamped(&mut self, mut object: Value) -> (u64, Arc<Value>) {
         self.version += 1;
-        set(
-            &mut object,
-            &["metadata", "resourceVersion"],
-            self.version.to_string(),
-        );
+        set(&mut object, &["metadata", "resourceVersion"], self.version.to_string());
         (self.version, Arc::new(object))
     }
 
@@ -351,9 +339,7 @@ impl State {
             observer(&change);
         }
         self.touched.push(change.resource);
-        self.tables[change.resource as usize]
-            .history
-            .push(Arc::new(change));
+        self.tables[change.resource as usize].history.push(Arc::new(change));
     }
 
     fn list(
@@ -367,39 +353,18 @@ impl State {
         let table = self.table(resource);
         let namespace = selector.namespace();
         let start = start.unwrap_or_else(|| Key::new(namespace.unwrap_or_default(), ""));
-        let unchanged = table
-            .objects
-            .range(start.clone()..)
-            .filter(|(key, _)| !then.contains_key(key));
-        let changed = then
-            .range(start..)
-            .filter_map(|(key, o)| Some((key, o.as_ref()?)));
-        let mut all = Ordered {
-            left: unchanged.peekable(),
-            right: changed.peekable(),
-        }
-        .take_while(|(key, _)| namespace.is_none_or(|n| key.namespace == n))
-        .filter(|(_, object)| selector.matches(object));
-        let limit = if paging.limit == 0 {
-            usize::MAX
-        } else {
-            paging.limit
-        };
-        let items: Vec<_> = all
-            .by_ref()
-            .take(limit)
-            .map(|(_, object)| Arc::clone(object))
-            .collect();
-        let next = all
-            .next()
-            .map(|(key, _)| format!("{version}:{}/{}", key.namespace, key.name));
+        let unchanged =
+            table.objects.range(start.clone()..).filter(|(key, _)| !then.contains_key(key));
+        let changed = then.range(start..).filter_map(|(key, o)| Some((key, o.as_ref()?)));
+        let mut all = Ordered { left: unchanged.peekable(), right: changed.peekable() }
+            .take_while(|(key, _)| namespace.is_none_or(|n| key.namespace == n))
+            .filter(|(_, object)| selector.matches(object));
+        let limit = if paging.limit == 0 { usize::MAX } else { paging.limit };
+        let items: Vec<_> =
+            all.by_ref().take(limit).map(|(_, object)| Arc::clone(object)).collect();
+        let next = all.next().map(|(key, _)| format!("{version}:{}/{}", key.namespace, key.name));
         let remaining = (next.is_some() && !selector.is_partial()).then(|| 1 + all.count());
-        Ok(Page {
-            items,
-            version,
-            next,
-            remaining,
-        })
+        Ok(Page { items, version, next, remaining })
     }
 
     /// The version that is to be listed, and the key that the page begins with.
@@ -444,8 +409,7 @@ impl State {
             )
         })?;
         for change in later {
-            then.entry(Key::of(&change.current))
-                .or_insert_with(|| change.previous.clone());
+            then.entry(Key::of(&change.current)).or_insert_with(|| change.previous.clone());
         }
         Ok(then)
     }

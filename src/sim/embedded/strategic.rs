@@ -65,11 +65,7 @@ pub(super) fn strategic(object: &mut Value, patch: &Value) {
         } else if change.is_null() || change.get("$patch").is_some_and(|d| d == "delete") {
             fields.remove(field);
         } else if let Value::Array(changes) = change {
-            let before = fields
-                .get(field)
-                .and_then(Value::as_array)
-                .cloned()
-                .unwrap_or_default();
+            let before = fields.get(field).and_then(Value::as_array).cloned().unwrap_or_default();
             let list = fields.entry(field.clone()).or_insert(Value::Null);
             strategic_list(list, changes, &list_merge(field));
             if let Merge::By(key) = list_merge(field) {
@@ -134,9 +130,8 @@ fn arrange(list: &mut Value, before: &[Value], order: &[Value], key: &str) {
         all.iter().position(is_it)
     };
     let all = std::mem::take(entries);
-    let (mut ours, theirs): (Vec<_>, Vec<_>) = all
-        .into_iter()
-        .partition(|entry| place(order, entry).is_some());
+    let (mut ours, theirs): (Vec<_>, Vec<_>) =
+        all.into_iter().partition(|entry| place(order, entry).is_some());
     ours.sort_by_key(|entry| place(order, entry));
     let mut ours = ours.into_iter().peekable();
     for other in theirs {
@@ -229,14 +224,8 @@ mod tests {
             names.collect::<String>()
         };
         assert_eq!(merged(json!({"conditions": [{"type": "x"}]})), "xabc");
-        assert_eq!(
-            merged(json!({"conditions": [{"type": "b", "s": 1}]})),
-            "abc"
-        );
-        assert_eq!(
-            merged(json!({"conditions": [{"type": "b"}, {"type": "x"}]})),
-            "abxc"
-        );
+        assert_eq!(merged(json!({"conditions": [{"type": "b", "s": 1}]})), "abc");
+        assert_eq!(merged(json!({"conditions": [{"type": "b"}, {"type": "x"}]})), "abxc");
         let ordered = json!({
             "$setElementOrder/conditions": [{"type": "c"}, {"type": "a"}],
             "conditions": [{"type": "c", "s": 1}],

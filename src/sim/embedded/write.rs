@@ -234,13 +234,7 @@ impl State {
             if prefix.is_empty() {
                 let text = "Required value: name or generateName is required";
                 let field = "metadata.name";
-                return Err(ApiError::invalid(
-                    resource,
-                    "",
-                    field,
-                    "FieldValueRequired",
-                    text,
-                ));
+                return Err(ApiError::invalid(resource, "", field, "FieldValueRequired", text));
             }
             let prefix: String = prefix.chars().take(58).collect();
             let name = format!("{prefix}{}", self.suffix());
@@ -284,9 +278,7 @@ impl State {
     /// Five letters, of those that make no words.
     fn suffix(&mut self) -> String {
         const LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
-        (0..5)
-            .map(|_| char::from(LETTERS[self.rng.random_range(0..LETTERS.len())]))
-            .collect()
+        (0..5).map(|_| char::from(LETTERS[self.rng.random_range(0..LETTERS.len())])).collect()
     }
 
     pub(super) fn delete(
@@ -302,10 +294,7 @@ impl State {
         if resource == Resource::Namespaces {
             return Ok(self.terminate(&object, now, options.dry_run));
         }
-        let waits = |object| Deleted {
-            object,
-            gone: false,
-        };
+        let waits = |object| Deleted { object, gone: false };
         Ok(match deletion::delete(resource, &object, options, now) {
             Deletion::Unchanged => waits(object),
             Deletion::Waits(next) if options.dry_run => waits(Arc::new(next)),
@@ -314,10 +303,7 @@ impl State {
             Deletion::Gone(last) => {
                 let last = last.map(|last| self.put(resource, last, now));
                 self.take(resource, &Key::new(namespace, name), now);
-                Deleted {
-                    object: last.unwrap_or(object),
-                    gone: true,
-                }
+                Deleted { object: last.unwrap_or(object), gone: true }
             }
         })
     }
@@ -332,9 +318,6 @@ impl State {
         } else {
             self.put(Resource::Namespaces, next, now)
         };
-        Deleted {
-            object,
-            gone: false,
-        }
+        Deleted { object, gone: false }
     }
 }

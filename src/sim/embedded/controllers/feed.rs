@@ -27,10 +27,7 @@ pub(super) struct Feed {
 
 impl Feed {
     pub(super) fn new(resource: Resource) -> Self {
-        Self {
-            resource,
-            version: None,
-        }
+        Self { resource, version: None }
     }
 
     /// What is new since the last call.

@@ -25,16 +25,8 @@ pub(super) struct Housekeeping {
 impl Housekeeping {
     pub(super) fn new(store: Store) -> Self {
         let version = store.version();
-        let owners = [
-            Resource::ReplicaSets,
-            Resource::StatefulSets,
-            Resource::DaemonSets,
-        ];
-        Self {
-            store,
-            versions: owners.map(|owner| (owner, version)).into(),
-            swept_at: None,
-        }
+        let owners = [Resource::ReplicaSets, Resource::StatefulSets, Resource::DaemonSets];
+        Self { store, versions: owners.map(|owner| (owner, version)).into(), swept_at: None }
     }
 
     /// Cleans up what there is to clean up.
@@ -42,9 +34,8 @@ impl Housekeeping {
         self.collect_orphans();
         self.empty_namespaces();
         let now = self.store.clock().now();
-        let is_time = self
-            .swept_at
-            .is_none_or(|at| now.duration_since(at) >= SignedDuration::from_mins(1));
+        let is_time =
+            self.swept_at.is_none_or(|at| now.duration_since(at) >= SignedDuration::from_mins(1));
         if is_time {
             self.swept_at = Some(now);
             self.forget_events(now);
@@ -78,10 +69,7 @@ impl Housekeeping {
 
     /// Removes what is in namespaces that are to go, and then them.
     fn empty_namespaces(&self) {
-        for namespace in self
-            .store
-            .select(Resource::Namespaces, &Selector::default())
-        {
+        for namespace in self.store.select(Resource::Namespaces, &Selector::default()) {
             if !is_terminating(&namespace) {
                 continue;
             }
@@ -120,8 +108,6 @@ impl Housekeeping {
     fn delete(&self, resource: Resource, object: &Arc<Value>) {
         let (namespace, name) = (meta(object, "namespace"), meta(object, "name"));
         // It may be gone by now.
-        let _ = self
-            .store
-            .delete(resource, namespace, name, &DeleteOptions::default());
+        let _ = self.store.delete(resource, namespace, name, &DeleteOptions::default());
     }
 }

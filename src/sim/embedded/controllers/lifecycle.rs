@@ -31,10 +31,7 @@ const PRESSURES: [(&str, &str); 4] = [
     ("MemoryPressure", "node.kubernetes.io/memory-pressure"),
     ("DiskPressure", "node.kubernetes.io/disk-pressure"),
     ("PIDPressure", "node.kubernetes.io/pid-pressure"),
-    (
-        "NetworkUnavailable",
-        "node.kubernetes.io/network-unavailable",
-    ),
+    ("NetworkUnavailable", "node.kubernetes.io/network-unavailable"),
 ];
 
 const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
@@ -136,13 +133,10 @@ impl Lifecycle {
         for node in self.store.select(Resource::Nodes, &Selector::default()) {
             let name = meta(&node, "name");
             let lease = self.store.get(Resource::Leases, "kube-node-lease", name);
-            let lease = lease.map_or(String::new(), |l| {
-                text(&l, &["spec", "renewTime"]).to_owned()
-            });
+            let lease =
+                lease.map_or(String::new(), |l| text(&l, &["spec", "renewTime"]).to_owned());
             let ready = condition(&node, "Ready");
-            let heartbeat = ready
-                .map_or("", |c| text(c, &["lastHeartbeatTime"]))
-                .to_owned();
+            let heartbeat = ready.map_or("", |c| text(c, &["lastHeartbeatTime"])).to_owned();
             let created = moment(&node, &["metadata", "creationTimestamp"]).unwrap_or(now);
             let grace = if ready.is_none() && lease.is_empty() {
                 self.settings.startup_grace
@@ -155,16 +149,9 @@ impl Lifecycle {
                 .is_none_or(|heard| heard.lease != lease || heard.heartbeat != heartbeat);
             if is_news {
                 let is_first = !self.heard.contains_key(name);
-                let at = if is_first && ready.is_none() && lease.is_empty() {
-                    created
-                } else {
-                    now
-                };
-                let heard = Heard {
-                    at,
-                    lease,
-                    heartbeat,
-                };
+                let at =
+                    if is_first && ready.is_none() && lease.is_empty() { created } else { now };
+                let heard = Heard { at, lease, heartbeat };
                 self.heard.insert(name.to_owned(), heard);
             }
             let silent_for = now.duration_since(self.heard[name].at);
@@ -185,10 +172,7 @@ impl Lifecycle {
                 }
                 let (reason, message) = match old {
                     Some(_) => ("NodeStatusUnknown", "Kubelet stopped posting node status."),
-                    None => (
-                        "NodeStatusNeverUpdated",
-                        "Kubelet never posted node status.",
-                    ),
+                    None => ("NodeStatusNeverUpdated", "Kubelet never posted node status."),
                 };
                 let created = at(node, &["metadata", "creationTimestamp"]);
                 let heartbeat = old.map_or(created, |c| at(c, &["lastHeartbeatTime"]));
@@ -205,9 +189,7 @@ impl Lifecycle {
             Ok(next)
         };
         // It may be gone by now; then there is nothing to mark.
-        let _ = self
-            .store
-            .modify(Resource::Nodes, "", name, Part::Status, false, unknown);
+        let _ = self.store.modify(Resource::Nodes, "", name, Part::Status, false, unknown);
     }
 
     /// Brings the node's taints in line with its conditions, but for NoExecute taints that are
@@ -222,9 +204,7 @@ impl Lifecycle {
         }
         let swapped = |node: &Value| Ok(reconciled(node, now));
         // It may be gone by now; then there is nothing to taint.
-        let _ = self
-            .store
-            .modify(Resource::Nodes, "", name, Part::Whole, false, swapped);
+        let _ = self.store.modify(Resource::Nodes, "", name, Part::Whole, false, swapped);
         if outage.is_none() {
             self.out.remove(name);
         } else if self.out.insert(name.to_owned()) {
@@ -254,14 +234,8 @@ impl Lifecycle {
             };
             let (namespace, name) = (meta(&pod, "namespace"), meta(&pod, "name"));
             // It may be gone by now.
-            let _ = self.store.modify(
-                Resource::Pods,
-                namespace,
-                name,
-                Part::Status,
-                false,
-                unready,
-            );
+            let _ =
+                self.store.modify(Resource::Pods, namespace, name, Part::Status, false, unready);
         }
     }
 
@@ -271,10 +245,7 @@ impl Lifecycle {
             return None;
         }
         let nodes = self.store.select(Resource::Nodes, &Selector::default());
-        let out = nodes
-            .iter()
-            .filter(|node| outage_key(node).is_some())
-            .count();
+        let out = nodes.iter().filter(|node| outage_key(node).is_some()).count();
         let Some(rate) = self.rate(nodes.len(), out) else {
             self.take_all_off(&nodes);
             return None;
@@ -296,9 +267,7 @@ impl Lifecycle {
                 Ok(next)
             };
             // It may be gone by now.
-            let _ = self
-                .store
-                .modify(Resource::Nodes, "", &name, Part::Whole, false, tainted);
+            let _ = self.store.modify(Resource::Nodes, "", &name, Part::Whole, false, tainted);
         }
         (!self.waiting.is_empty()).then_some(rate)
     }
@@ -324,9 +293,7 @@ impl Lifecycle {
             let without = |node: &Value| Ok(without_outage_taints(node));
             let name = meta(node, "name");
             // It may be gone by now.
-            let _ = self
-                .store
-                .modify(Resource::Nodes, "", name, Part::Whole, false, without);
+            let _ = self.store.modify(Resource::Nodes, "", name, Part::Whole, false, without);
         }
     }
 }
@@ -370,19 +337,11 @@ fn reconciled(node: &Value, now: Timestamp) -> Value {
         // It has not reported yet: the API server put this on.
         wanted.push(NOT_READY);
     }
-    wanted.extend(
-        PRESSURES
-            .iter()
-            .filter(|(kind, _)| is_true(node, kind))
-            .map(|(_, key)| key),
-    );
+    wanted.extend(PRESSURES.iter().filter(|(kind, _)| is_true(node, kind)).map(|(_, key)| key));
     if at(node, &["spec", "unschedulable"]) == &Value::Bool(true) {
         wanted.push(UNSCHEDULABLE);
     }
-    let ours = PRESSURES
-        .iter()
-        .map(|(_, key)| *key)
-        .chain([NOT_READY, UNREACHABLE, UNSCHEDULABLE]);
+    let ours = PRESSURES.iter().map(|(_, key)| *key).chain([NOT_READY, UNREACHABLE, UNSCHEDULABLE]);
     let mut all = taints(node);
     for key in ours {
         let is_there = all.iter().any(|t| is(t, key, "NoSchedule"));

@@ -83,11 +83,7 @@ impl Controllers {
         }
         if settings.replicas {
             let mut replicas = Replicas::new(store.clone());
-            let watched = &[
-                Resource::Pods,
-                Resource::ReplicaSets,
-                Resource::StatefulSets,
-            ];
+            let watched = &[Resource::Pods, Resource::ReplicaSets, Resource::StatefulSets];
             let step = move || {
                 replicas.step();
                 LOOK_AGAIN
@@ -116,12 +112,8 @@ impl Controllers {
         };
         tasks.spawn(keep(store.clone(), watched, step));
         let mut housekeeping = Housekeeping::new(store.clone());
-        let watched = &[
-            Resource::Namespaces,
-            Resource::Pods,
-            Resource::ReplicaSets,
-            Resource::StatefulSets,
-        ];
+        let watched =
+            &[Resource::Namespaces, Resource::Pods, Resource::ReplicaSets, Resource::StatefulSets];
         let step = move || {
             housekeeping.step();
             LOOK_AGAIN

@@ -129,10 +129,7 @@ impl Replicas {
             } else {
                 Life::Active
             };
-            self.owned
-                .entry(owner.clone())
-                .or_default()
-                .insert(name, life);
+            self.owned.entry(owner.clone()).or_default().insert(name, life);
             self.owners.insert(key, owner.clone());
             self.due.insert(owner);
         }
@@ -140,10 +137,7 @@ impl Replicas {
 
     fn fill(&mut self, set: &Value) {
         let pods = self.owned.get(meta(set, "uid"));
-        let active = pods
-            .into_iter()
-            .flatten()
-            .filter(|(_, life)| **life == Life::Active);
+        let active = pods.into_iter().flatten().filter(|(_, life)| **life == Life::Active);
         let active: Vec<String> = active.map(|(name, _)| name.clone()).collect();
         let wanted = wanted(set);
         for _ in active.len()..wanted {
@@ -159,14 +153,8 @@ impl Replicas {
 
     fn fill_by_ordinal(&mut self, set: &Value) {
         let wanted = wanted(set);
-        let pods = self
-            .owned
-            .get(meta(set, "uid"))
-            .cloned()
-            .unwrap_or_default();
-        let names: Vec<_> = (0..wanted)
-            .map(|n| format!("{}-{n}", meta(set, "name")))
-            .collect();
+        let pods = self.owned.get(meta(set, "uid")).cloned().unwrap_or_default();
+        let names: Vec<_> = (0..wanted).map(|n| format!("{}-{n}", meta(set, "name"))).collect();
         for name in &names {
             match pods.get(name) {
                 None => {
@@ -189,10 +177,7 @@ impl Replicas {
     fn create(&mut self, set: &Value, pod: Value) {
         // Refused when the name is still taken or the namespace is going: the next change of
         // either brings us back here.
-        if let Ok(pod) = self
-            .store
-            .create(Resource::Pods, meta(set, "namespace"), pod, false)
-        {
+        if let Ok(pod) = self.store.create(Resource::Pods, meta(set, "namespace"), pod, false) {
             self.see_pod(&pod, false);
             self.due.remove(meta(set, "uid"));
         }
@@ -201,9 +186,7 @@ impl Replicas {
     fn remove(&self, set: &Value, name: &str) {
         let options = DeleteOptions::default();
         // It may be gone by now.
-        let _ = self
-            .store
-            .delete(Resource::Pods, meta(set, "namespace"), name, &options);
+        let _ = self.store.delete(Resource::Pods, meta(set, "namespace"), name, &options);
     }
 
     /// Writes into the status how many pods there are.
@@ -223,21 +206,14 @@ impl Replicas {
         let (namespace, name) = (meta(owner, "namespace"), meta(owner, "name"));
         let part = crate::sim::embedded::write::Part::Status;
         // It may be gone by now.
-        let _ = self
-            .store
-            .modify(resource, namespace, name, part, false, reported);
+        let _ = self.store.modify(resource, namespace, name, part, false, reported);
     }
 
     fn ready(&self, owner: &Value) -> usize {
         let pods = self.owned.get(meta(owner, "uid"));
-        let names = pods
-            .into_iter()
-            .flatten()
-            .filter(|(_, life)| **life == Life::Active);
+        let names = pods.into_iter().flatten().filter(|(_, life)| **life == Life::Active);
         let is_ready = |name: &str| {
-            let pod = self
-                .store
-                .get(Resource::Pods, meta(owner, "namespace"), name);
+            let pod = self.store.get(Resource::Pods, meta(owner, "namespace"), name);
             pod.is_ok_and(|pod| crate::sim::embedded::object::is_true(&pod, "Ready"))
         };
         names.filter(|(name, _)| is_ready(name)).count()

@@ -98,10 +98,7 @@ impl Scheduler {
     }
 
     fn see_pod(&mut self, pod: Arc<Value>, gone: bool) {
-        let key = (
-            meta(&pod, "namespace").to_owned(),
-            meta(&pod, "name").to_owned(),
-        );
+        let key = (meta(&pod, "namespace").to_owned(), meta(&pod, "name").to_owned());
         let node = text(&pod, &["spec", "nodeName"]).to_owned();
         let takes_room = !gone && !node.is_empty() && !is_finished(&pod);
         let place = takes_room.then_some(node.clone());
@@ -137,20 +134,16 @@ impl Scheduler {
     fn place(&mut self, pod: &Value) {
         let (namespace, name) = (meta(pod, "namespace"), meta(pod, "name"));
         let fits = |(load, node): &&(u64, String)| {
-            self.known
-                .get(node)
-                .is_some_and(|node| fits(node, pod, *load))
+            self.known.get(node).is_some_and(|node| fits(node, pod, *load))
         };
         if let Some((_, node)) = self.by_load.iter().find(fits).cloned() {
             // It may be gone or bound by now; either way it need not be placed any more. That it
             // takes room is seen here at the next step, and counted now.
             if self.store.bind(namespace, name, &node).is_ok() {
                 self.change_load(&node, |load| load + 1);
-                self.places
-                    .insert((namespace.to_owned(), name.to_owned()), node);
+                self.places.insert((namespace.to_owned(), name.to_owned()), node);
             }
-            self.pending
-                .remove(&(namespace.to_owned(), name.to_owned()));
+            self.pending.remove(&(namespace.to_owned(), name.to_owned()));
             return;
         }
         if condition(pod, "PodScheduled").is_some() {
@@ -172,14 +165,8 @@ impl Scheduler {
             Ok(next)
         };
         // It may be gone by now.
-        let _ = self.store.modify(
-            Resource::Pods,
-            namespace,
-            name,
-            Part::Status,
-            false,
-            unschedulable,
-        );
+        let _ =
+            self.store.modify(Resource::Pods, namespace, name, Part::Status, false, unschedulable);
     }
 }
 
@@ -194,8 +181,5 @@ fn fits(node: &Value, pod: &Value, load: u64) -> bool {
         && !is_terminating(node)
         && load < most.unwrap_or(PODS_PER_NODE)
         && repelling(node, pod).is_none()
-        && wanted
-            .into_iter()
-            .flatten()
-            .all(|(key, value)| labels.get(key) == Some(value))
+        && wanted.into_iter().flatten().all(|(key, value)| labels.get(key) == Some(value))
 }

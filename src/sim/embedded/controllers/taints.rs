@@ -29,17 +29,13 @@ pub(super) fn repelling<'a>(node: &'a Value, pod: &Value) -> Option<&'a Value> {
     let tolerations = list(pod, &["spec", "tolerations"]);
     list(node, &["spec", "taints"]).iter().find(|taint| {
         matches!(text(taint, &["effect"]), "NoSchedule" | "NoExecute")
-            && !tolerations
-                .iter()
-                .any(|toleration| tolerates(toleration, taint))
+            && !tolerations.iter().any(|toleration| tolerates(toleration, taint))
     })
 }
 
 /// Whether the node has a taint with this key and effect.
 pub(super) fn has(node: &Value, key: &str, effect: &str) -> bool {
-    list(node, &["spec", "taints"])
-        .iter()
-        .any(|taint| is(taint, key, effect))
+    list(node, &["spec", "taints"]).iter().any(|taint| is(taint, key, effect))
 }
 
 /// Whether the taint has this key and effect.
@@ -54,10 +50,7 @@ pub(super) fn taint(key: &str, effect: &str, since: &str) -> Value {
 
 /// The taints of a node, to be changed.
 pub(super) fn taints(node: &Value) -> Vec<Value> {
-    at(node, &["spec", "taints"])
-        .as_array()
-        .cloned()
-        .unwrap_or_default()
+    at(node, &["spec", "taints"]).as_array().cloned().unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -41,16 +41,7 @@ fn beat(store: &Store, name: &str) {
         next = (*old).clone();
         set(&mut next, &["spec", "renewTime"], renewed);
     }
-    store
-        .update(
-            Resource::Leases,
-            "kube-node-lease",
-            name,
-            Part::Whole,
-            next,
-            false,
-        )
-        .unwrap();
+    store.update(Resource::Leases, "kube-node-lease", name, Part::Whole, next, false).unwrap();
 }
 
 /// Lets these nodes live for so long.
@@ -66,9 +57,7 @@ async fn live(store: &Store, nodes: &[&str], seconds: u64) {
 fn say(store: &Store, node: &str, kind: &str, status: &str) {
     let condition = json!({"status": {"conditions": [{"type": kind, "status": status}]}});
     let patch = Patch::Strategic(condition);
-    store
-        .patch(Resource::Nodes, "", node, Part::Status, &patch, false)
-        .unwrap();
+    store.patch(Resource::Nodes, "", node, Part::Status, &patch, false).unwrap();
 }
 
 fn taints(store: &Store, node: &str) -> Vec<String> {
@@ -109,9 +98,7 @@ fn run_pods(store: &Store, node: &str) {
                 json!({"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]});
             let patch = Patch::Strategic(json!({"status": status}));
             let name = meta(&pod, "name");
-            store
-                .patch(Resource::Pods, "default", name, Part::Status, &patch, false)
-                .unwrap();
+            store.patch(Resource::Pods, "default", name, Part::Status, &patch, false).unwrap();
         }
     }
 }
@@ -127,16 +114,10 @@ async fn a_silent_node_becomes_unknown_and_is_tainted_and_comes_back_clean() {
     live(&store, &["n2"], 45).await;
     assert!(taints(&store, "n1").is_empty(), "too early");
     live(&store, &["n2"], 20).await;
-    assert_eq!(
-        taints(&store, "n1"),
-        ["unreachable:NoExecute", "unreachable:NoSchedule"]
-    );
+    assert_eq!(taints(&store, "n1"), ["unreachable:NoExecute", "unreachable:NoSchedule"]);
     assert!(taints(&store, "n2").is_empty());
     let node = store.get(Resource::Nodes, "", "n1").unwrap();
-    assert_eq!(
-        condition(&node, "Ready").unwrap()["reason"],
-        "NodeStatusUnknown"
-    );
+    assert_eq!(condition(&node, "Ready").unwrap()["reason"], "NodeStatusUnknown");
     let taint = &list(&node, &["spec", "taints"])[0];
     assert!(!text(taint, &["timeAdded"]).is_empty());
     say(&store, "n1", "Ready", "True");
@@ -153,15 +134,9 @@ async fn not_ready_and_unreachable_are_swapped() {
     live(&store, &["n1", "n2"], 10).await;
     say(&store, "n1", "Ready", "False");
     live(&store, &["n2"], 10).await;
-    assert_eq!(
-        taints(&store, "n1"),
-        ["not-ready:NoExecute", "not-ready:NoSchedule"]
-    );
+    assert_eq!(taints(&store, "n1"), ["not-ready:NoExecute", "not-ready:NoSchedule"]);
     live(&store, &["n2"], 60).await;
-    assert_eq!(
-        taints(&store, "n1"),
-        ["unreachable:NoExecute", "unreachable:NoSchedule"]
-    );
+    assert_eq!(taints(&store, "n1"), ["unreachable:NoExecute", "unreachable:NoSchedule"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -173,12 +148,7 @@ async fn taints_that_remove_pods_come_slowly_and_not_at_all_if_every_node_is_out
     }
     let _running = start(&store);
     sleep(Duration::from_secs(1)).await;
-    let tainted = || {
-        names
-            .iter()
-            .filter(|n| taints(&store, n).len() == 2)
-            .count()
-    };
+    let tainted = || names.iter().filter(|n| taints(&store, n).len() == 2).count();
     for name in &names[..3] {
         say(&store, name, "Ready", "False");
     }
@@ -204,21 +174,13 @@ async fn pressure_and_a_cordon_become_taints_that_keep_new_pods_away() {
         "unschedulable": true,
         "taints": [{"key": "mine", "effect": "NoExecute"}],
     }}));
-    store
-        .patch(Resource::Nodes, "", "n1", Part::Whole, &cordon, false)
-        .unwrap();
+    store.patch(Resource::Nodes, "", "n1", Part::Whole, &cordon, false).unwrap();
     live(&store, &["n1"], 5).await;
-    let wanted = [
-        "memory-pressure:NoSchedule",
-        "mine:NoExecute",
-        "unschedulable:NoSchedule",
-    ];
+    let wanted = ["memory-pressure:NoSchedule", "mine:NoExecute", "unschedulable:NoSchedule"];
     assert_eq!(taints(&store, "n1"), wanted);
     say(&store, "n1", "MemoryPressure", "False");
     let uncordon = Patch::Merge(json!({"spec": {"unschedulable": null}}));
-    store
-        .patch(Resource::Nodes, "", "n1", Part::Whole, &uncordon, false)
-        .unwrap();
+    store.patch(Resource::Nodes, "", "n1", Part::Whole, &uncordon, false).unwrap();
     live(&store, &["n1"], 5).await;
     assert_eq!(taints(&store, "n1"), ["mine:NoExecute"]);
 }
@@ -246,16 +208,10 @@ async fn a_replica_set_replaces_a_pod_while_it_goes_by_one_of_another_name() {
     live(&store, &["n1"], 5).await;
     let before = pods(&store);
     assert_eq!(before.len(), 3);
-    assert!(
-        before
-            .iter()
-            .all(|pod| text(pod, &["spec", "nodeName"]) == "n1")
-    );
+    assert!(before.iter().all(|pod| text(pod, &["spec", "nodeName"]) == "n1"));
     run_pods(&store, "n1");
     let name = meta(&before[0], "name");
-    store
-        .delete(Resource::Pods, "default", name, &DeleteOptions::default())
-        .unwrap();
+    store.delete(Resource::Pods, "default", name, &DeleteOptions::default()).unwrap();
     live(&store, &["n1"], 5).await;
     let after = pods(&store);
     assert_eq!(after.len(), 4);
@@ -274,24 +230,10 @@ async fn a_stateful_set_waits_until_the_pod_is_gone_and_uses_its_name_again() {
     let uid =
         |name: &str| meta(&store.get(Resource::Pods, "default", name).unwrap(), "uid").to_owned();
     let (old, other) = (uid("web-0"), uid("web-1"));
-    store
-        .delete(
-            Resource::Pods,
-            "default",
-            "web-0",
-            &DeleteOptions::default(),
-        )
-        .unwrap();
+    store.delete(Resource::Pods, "default", "web-0", &DeleteOptions::default()).unwrap();
     live(&store, &["n1"], 20).await;
     assert_eq!(uid("web-0"), old);
-    store
-        .delete(
-            Resource::Pods,
-            "default",
-            "web-0",
-            &DeleteOptions::at_once(&old),
-        )
-        .unwrap();
+    store.delete(Resource::Pods, "default", "web-0", &DeleteOptions::at_once(&old)).unwrap();
     live(&store, &["n1"], 5).await;
     assert_ne!(uid("web-0"), old);
     assert_eq!(uid("web-1"), other);
@@ -305,26 +247,10 @@ async fn a_smaller_set_loses_pods_and_a_deleted_one_all() {
     sleep(Duration::from_secs(1)).await;
     assert_eq!(pods(&store).len(), 4);
     let fewer = Patch::Merge(json!({"spec": {"replicas": 1}}));
-    store
-        .patch(
-            Resource::ReplicaSets,
-            "default",
-            "web",
-            Part::Whole,
-            &fewer,
-            false,
-        )
-        .unwrap();
+    store.patch(Resource::ReplicaSets, "default", "web", Part::Whole, &fewer, false).unwrap();
     sleep(Duration::from_secs(1)).await;
     assert_eq!(pods(&store).len(), 1);
-    store
-        .delete(
-            Resource::ReplicaSets,
-            "default",
-            "web",
-            &DeleteOptions::default(),
-        )
-        .unwrap();
+    store.delete(Resource::ReplicaSets, "default", "web", &DeleteOptions::default()).unwrap();
     sleep(Duration::from_secs(1)).await;
     assert!(pods(&store).is_empty());
 }
@@ -337,33 +263,18 @@ async fn pods_are_spread_over_the_nodes_that_take_them_and_wait_where_there_are_
     }
     say(&store, "n3", "Ready", "False");
     let closed = Patch::Merge(json!({"spec": {"taints": [{"key": "k", "effect": "NoSchedule"}]}}));
-    store
-        .patch(Resource::Nodes, "", "n4", Part::Whole, &closed, false)
-        .unwrap();
+    store.patch(Resource::Nodes, "", "n4", Part::Whole, &closed, false).unwrap();
     let _running = start(&store);
     add_set(&store, Resource::ReplicaSets, 25);
     sleep(Duration::from_secs(5)).await;
-    let on = |node: &str| {
-        pods(&store)
-            .iter()
-            .filter(|p| text(p, &["spec", "nodeName"]) == node)
-            .count()
-    };
-    assert_eq!(
-        [on("n1"), on("n2"), on("n3"), on("n4"), on("")],
-        [10, 10, 0, 0, 5]
-    );
-    let waiting = pods(&store)
-        .into_iter()
-        .find(|p| text(p, &["spec", "nodeName"]).is_empty());
-    let scheduled = condition(&waiting.unwrap(), "PodScheduled")
-        .unwrap()
-        .clone();
+    let on =
+        |node: &str| pods(&store).iter().filter(|p| text(p, &["spec", "nodeName"]) == node).count();
+    assert_eq!([on("n1"), on("n2"), on("n3"), on("n4"), on("")], [10, 10, 0, 0, 5]);
+    let waiting = pods(&store).into_iter().find(|p| text(p, &["spec", "nodeName"]).is_empty());
+    let scheduled = condition(&waiting.unwrap(), "PodScheduled").unwrap().clone();
     assert_eq!(scheduled["reason"], "Unschedulable");
     let open = Patch::Merge(json!({"spec": {"taints": null}}));
-    store
-        .patch(Resource::Nodes, "", "n4", Part::Whole, &open, false)
-        .unwrap();
+    store.patch(Resource::Nodes, "", "n4", Part::Whole, &open, false).unwrap();
     sleep(Duration::from_secs(5)).await;
     assert_eq!([on("n4"), on("")], [5, 0]);
 }
@@ -373,24 +284,12 @@ async fn a_deleted_namespace_is_emptied_and_old_events_are_forgotten() {
     let store = store();
     store.ensure_namespace("x");
     let event = json!({"metadata": {"name": "e"}, "lastTimestamp": "2026-01-01T12:00:00Z"});
-    store
-        .create(Resource::Events, "default", event, false)
-        .unwrap();
+    store.create(Resource::Events, "default", event, false).unwrap();
     let pod = json!({"metadata": {"name": "a"}});
-    store
-        .create(Resource::Pods, "x", pod.clone(), false)
-        .unwrap();
+    store.create(Resource::Pods, "x", pod.clone(), false).unwrap();
     let _running = start(&store);
-    store
-        .delete(Resource::Namespaces, "", "x", &DeleteOptions::default())
-        .unwrap();
-    assert_eq!(
-        store
-            .create(Resource::Pods, "x", pod, false)
-            .unwrap_err()
-            .code,
-        403
-    );
+    store.delete(Resource::Namespaces, "", "x", &DeleteOptions::default()).unwrap();
+    assert_eq!(store.create(Resource::Pods, "x", pod, false).unwrap_err().code, 403);
     sleep(Duration::from_secs(5)).await;
     assert!(store.get(Resource::Namespaces, "", "x").is_err());
     assert_eq!(store.count(Resource::Events), 1);

@@ -5,16 +5,8 @@ use serde_json::{Value, json};
 use super::route::EVENTS_GROUP;
 use crate::sim::embedded::resource::{Resource, Spec};
 
-const VERBS: [&str; 8] = [
-    "create",
-    "delete",
-    "deletecollection",
-    "get",
-    "list",
-    "patch",
-    "update",
-    "watch",
-];
+const VERBS: [&str; 8] =
+    ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
 
 /// `/version`. The release whose behaviour is followed.
 pub(super) fn version() -> Value {
@@ -156,9 +148,6 @@ mod tests {
         let core = resources("").unwrap();
         let all = core["resources"].as_array().unwrap();
         let eviction = all.iter().find(|r| r["name"] == "pods/eviction").unwrap();
-        assert_eq!(
-            (&eviction["group"], &eviction["version"]),
-            (&json!("policy"), &json!("v1"))
-        );
+        assert_eq!((&eviction["group"], &eviction["version"]), (&json!("policy"), &json!("v1")));
     }
 }

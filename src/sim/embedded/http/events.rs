@@ -34,10 +34,7 @@ fn renamed(event: &Value, names: &[(&str, &str)], version: &str) -> Value {
     };
     let rename = |(field, value): (&String, &Value)| {
         let new = names.iter().find(|(from, _)| from == field);
-        (
-            new.map_or(field.as_str(), |(_, to)| to).to_owned(),
-            value.clone(),
-        )
+        (new.map_or(field.as_str(), |(_, to)| to).to_owned(), value.clone())
     };
     let mut event: Value = fields.iter().map(rename).collect();
     event["apiVersion"] = version.into();

@@ -119,14 +119,8 @@ impl Encoder {
             return;
         }
         let (kind, version) = match self.form {
-            Form::Metadata => (
-                "PartialObjectMetadataList".to_owned(),
-                "meta.k8s.io/v1".to_owned(),
-            ),
-            _ => (
-                format!("{}List", self.view.resource.spec().kind),
-                self.view.api_version(),
-            ),
+            Form::Metadata => ("PartialObjectMetadataList".to_owned(), "meta.k8s.io/v1".to_owned()),
+            _ => (format!("{}List", self.view.resource.spec().kind), self.view.api_version()),
         };
         let head = json!({"kind": kind, "apiVersion": version, "metadata": list});
         write(&head, out);
@@ -189,10 +183,7 @@ mod tests {
         assert_eq!(Form::accepted(None, ""), Ok(Form::Whole));
         assert_eq!(form("*/*"), Ok(Form::Whole));
         assert_eq!(form("application/json"), Ok(Form::Whole));
-        assert_eq!(
-            form("application/vnd.kubernetes.protobuf,application/json"),
-            Ok(Form::Whole)
-        );
+        assert_eq!(form("application/vnd.kubernetes.protobuf,application/json"), Ok(Form::Whole));
         assert_eq!(
             form("application/json;as=Table;v=v1;g=meta.k8s.io,application/json"),
             Ok(Form::Table(Rows::Metadata))

@@ -96,8 +96,7 @@ impl Api {
         route: &Route,
         query: &Query<'_>,
     ) -> Response<Body> {
-        self.dispatch(request, route, query)
-            .unwrap_or_else(|error| refusal(&error))
+        self.dispatch(request, route, query).unwrap_or_else(|error| refusal(&error))
     }
 
     fn dispatch(
@@ -111,11 +110,7 @@ impl Api {
             Ok(json_answer(StatusCode::OK, &value))
         };
         match route {
-            Route::Health => Ok(with_type(
-                StatusCode::OK,
-                "text/plain",
-                Bytes::from_static(b"ok"),
-            )),
+            Route::Health => Ok(with_type(StatusCode::OK, "text/plain", Bytes::from_static(b"ok"))),
             Route::Version => found(Some(discovery::version())),
             Route::CoreVersions => found(Some(discovery::core_versions())),
             Route::Groups => found(Some(discovery::groups())),
@@ -134,12 +129,7 @@ impl Api {
                     _ => self.list(&call),
                 }
             }
-            Route::Object {
-                view,
-                namespace,
-                name,
-                subresource,
-            } => {
+            Route::Object { view, namespace, name, subresource } => {
                 let namespace = Some(namespace.as_str());
                 let call = self.call(request, query, *view, namespace, name, subresource)?;
                 match *request.method() {
@@ -162,20 +152,12 @@ impl Api {
         name: &'a str,
         subresource: &'a str,
     ) -> Result<Call<'a>, ApiError> {
-        let accept = request
-            .headers()
-            .get(ACCEPT)
-            .and_then(|value| value.to_str().ok());
+        let accept = request.headers().get(ACCEPT).and_then(|value| value.to_str().ok());
         let form = Form::accepted(accept, query.text("includeObject"))?;
         Ok(Call {
             request,
             query,
-            encoder: Encoder {
-                view,
-                form,
-                now: self.store.clock().now(),
-                columns: true,
-            },
+            encoder: Encoder { view, form, now: self.store.clock().now(), columns: true },
             namespace,
             name,
             subresource,
@@ -186,23 +168,12 @@ impl Api {
 /// What the request asks for, if its method is one that the route has.
 fn operation(method: &Method, route: &Route, query: &Query<'_>) -> Option<Operation> {
     let (view, namespace, name, subresource) = match route {
-        Route::Collection { view, namespace } => (
-            Some(*view),
-            namespace.as_deref().unwrap_or_default(),
-            "",
-            "",
-        ),
-        Route::Object {
-            view,
-            namespace,
-            name,
-            subresource,
-        } => (
-            Some(*view),
-            namespace.as_str(),
-            name.as_str(),
-            subresource.as_str(),
-        ),
+        Route::Collection { view, namespace } => {
+            (Some(*view), namespace.as_deref().unwrap_or_default(), "", "")
+        }
+        Route::Object { view, namespace, name, subresource } => {
+            (Some(*view), namespace.as_str(), name.as_str(), subresource.as_str())
+        }
         _ => (None, "", "", ""),
     };
     let verb = match (method, route) {
@@ -231,9 +202,7 @@ pub(super) fn refusal(error: &ApiError) -> Response<Body> {
     let code = StatusCode::from_u16(error.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let mut answer = json_answer(code, &error.status());
     if let Some(seconds) = error.retry_after() {
-        answer
-            .headers_mut()
-            .insert(RETRY_AFTER, HeaderValue::from(seconds));
+        answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
     }
     answer
 }
@@ -258,9 +227,7 @@ fn with_type(code: StatusCode, media: &'static str, body: Bytes) -> Response<Bod
 fn respond(code: StatusCode, media: &'static str, body: Body) -> Response<Body> {
     let mut answer = Response::new(body);
     *answer.status_mut() = code;
-    answer
-        .headers_mut()
-        .insert(CONTENT_TYPE, HeaderValue::from_static(media));
+    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(media));
     answer
 }
 

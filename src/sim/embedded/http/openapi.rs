@@ -58,10 +58,7 @@ pub(super) fn document(path: &str) -> Option<Value> {
                 "kind": resource["kind"],
             },
         });
-        paths.insert(
-            format!("/{path}/{below}{name}/{{name}}"),
-            json!({"patch": operation}),
-        );
+        paths.insert(format!("/{path}/{below}{name}/{{name}}"), json!({"patch": operation}));
     }
     Some(json!({
         "openapi": "3.0.0",

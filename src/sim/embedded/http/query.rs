@@ -47,9 +47,7 @@ impl<'a> Query<'a> {
         match self.text(name) {
             "" => Ok(None),
             text => text.parse().map(Some).map_err(|_| {
-                ApiError::bad_request(format!(
-                    "strconv.ParseInt: parsing {text:?}: invalid syntax"
-                ))
+                ApiError::bad_request(format!("strconv.ParseInt: parsing {text:?}: invalid syntax"))
             }),
         }
     }
@@ -70,12 +68,7 @@ impl<'a> Query<'a> {
                 .replace("reportingController", "reportingComponent")
                 .into();
         }
-        Selector::parse(
-            view.resource,
-            namespace,
-            self.text("labelSelector"),
-            &fields,
-        )
+        Selector::parse(view.resource, namespace, self.text("labelSelector"), &fields)
     }
 
     pub(super) fn paging(&self) -> Result<Paging, ApiError> {
@@ -109,9 +102,7 @@ impl<'a> Query<'a> {
         let initial = self.text("sendInitialEvents");
         if initial.is_empty() {
             return Ok(match version {
-                0 => From::State {
-                    marked: self.flag("allowWatchBookmarks"),
-                },
+                0 => From::State { marked: self.flag("allowWatchBookmarks") },
                 version => From::After(version),
             });
         }
@@ -126,19 +117,14 @@ impl<'a> Query<'a> {
             return Err(invalid("resourceVersionMatch", text));
         }
         Ok(match (self.flag("sendInitialEvents"), version) {
-            (true, _) => From::State {
-                marked: self.flag("allowWatchBookmarks"),
-            },
+            (true, _) => From::State { marked: self.flag("allowWatchBookmarks") },
             (false, 0) => From::Now,
             (false, version) => From::After(version),
         })
     }
 
     pub(super) fn timeout(&self) -> Result<Option<Duration>, ApiError> {
-        Ok(self
-            .number("timeoutSeconds")?
-            .filter(|s| *s > 0)
-            .map(Duration::from_secs))
+        Ok(self.number("timeoutSeconds")?.filter(|s| *s > 0).map(Duration::from_secs))
     }
 }
 
@@ -160,32 +146,20 @@ mod tests {
         let plain = From::State { marked: false };
         assert_eq!(from("watch=1"), Ok(plain));
         assert_eq!(from("resourceVersion=0"), Ok(plain));
-        assert_eq!(
-            from("allowWatchBookmarks=true"),
-            Ok(From::State { marked: true })
-        );
+        assert_eq!(from("allowWatchBookmarks=true"), Ok(From::State { marked: true }));
         assert_eq!(from("resourceVersion=7"), Ok(From::After(7)));
         let streaming = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan\
                          &allowWatchBookmarks=true&resourceVersion=0";
         assert_eq!(from(streaming), Ok(From::State { marked: true }));
         assert_eq!(from("sendInitialEvents=true"), Err(422));
         assert_eq!(from("resourceVersion=x"), Err(400));
-        assert_eq!(
-            Query::parse(Some(streaming))
-                .from(false)
-                .map_err(|e| e.code),
-            Err(422)
-        );
+        assert_eq!(Query::parse(Some(streaming)).from(false).map_err(|e| e.code), Err(422));
     }
 
     #[test]
     fn a_list_is_of_the_version_that_is_asked_for() {
-        let paging = |query| {
-            Query::parse(Some(query))
-                .paging()
-                .map(|p| p.version)
-                .map_err(|e| e.code)
-        };
+        let paging =
+            |query| Query::parse(Some(query)).paging().map(|p| p.version).map_err(|e| e.code);
         assert_eq!(paging("limit=5"), Ok(AtVersion::Newest));
         assert_eq!(paging("resourceVersion=0"), Ok(AtVersion::NotOlderThan(0)));
         let exact = "resourceVersion=7&resourceVersionMatch=Exact";

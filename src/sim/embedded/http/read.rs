@@ -27,9 +27,7 @@ impl Api {
     pub(super) fn list(&self, call: &Call<'_>) -> Result<Response<Body>, ApiError> {
         let view = call.encoder.view;
         let selector = call.query.selector(view, call.namespace)?;
-        let page = self
-            .store
-            .list(view.resource, &selector, &call.query.paging()?)?;
+        let page = self.store.list(view.resource, &selector, &call.query.paging()?)?;
         let mut metadata = json!({"resourceVersion": page.version.to_string()});
         if let Some(next) = page.next {
             metadata["continue"] = next.into();
@@ -39,11 +37,7 @@ impl Api {
         }
         let mut body = Vec::new();
         call.encoder.list(metadata, &page.items, &mut body);
-        Ok(with_type(
-            StatusCode::OK,
-            "application/json",
-            Bytes::from(body),
-        ))
+        Ok(with_type(StatusCode::OK, "application/json", Bytes::from(body)))
     }
 
     pub(super) fn watch(&self, call: &Call<'_>) -> Result<Response<Body>, ApiError> {

@@ -45,24 +45,13 @@ pub(super) const EVENTS_GROUP: &str = "events.k8s.io";
 impl View {
     fn find(group: &str, plural: &str) -> Option<Self> {
         let new_events = group == EVENTS_GROUP && plural == "events";
-        let resource = if new_events {
-            Resource::Events
-        } else {
-            Resource::find(group, plural)?
-        };
-        Some(Self {
-            resource,
-            new_events,
-        })
+        let resource = if new_events { Resource::Events } else { Resource::find(group, plural)? };
+        Some(Self { resource, new_events })
     }
 
     /// `apiVersion` of the objects under this path.
     pub(super) fn api_version(self) -> String {
-        if self.new_events {
-            format!("{EVENTS_GROUP}/v1")
-        } else {
-            self.resource.api_version()
-        }
+        if self.new_events { format!("{EVENTS_GROUP}/v1") } else { self.resource.api_version() }
     }
 }
 
@@ -109,10 +98,9 @@ impl Route {
             }),
             ["namespaces", namespace, plural, name] => object(plural, namespace, name, ""),
             ["namespaces", namespace, plural, name, sub] => object(plural, namespace, name, sub),
-            [plural] => Some(Self::Collection {
-                view: View::find(group, plural)?,
-                namespace: None,
-            }),
+            [plural] => {
+                Some(Self::Collection { view: View::find(group, plural)?, namespace: None })
+            }
             [plural, name] => object(plural, "", name, ""),
             [plural, name, sub] => object(plural, "", name, sub),
             _ => None,
@@ -128,18 +116,11 @@ mod tests {
         match Route::parse(path) {
             None => "nothing".to_owned(),
             Some(Route::Collection { view, namespace }) => {
-                format!(
-                    "{:?} in {}",
-                    view.resource,
-                    namespace.as_deref().unwrap_or("all")
-                )
+                format!("{:?} in {}", view.resource, namespace.as_deref().unwrap_or("all"))
             }
-            Some(Route::Object {
-                view,
-                namespace,
-                name,
-                subresource,
-            }) => format!("{:?} {namespace}/{name}/{subresource}", view.resource),
+            Some(Route::Object { view, namespace, name, subresource }) => {
+                format!("{:?} {namespace}/{name}/{subresource}", view.resource)
+            }
             Some(other) => format!("{other:?}"),
         }
     }
@@ -156,10 +137,7 @@ mod tests {
             ("/api/v1/namespaces", "Namespaces in all"),
             ("/api/v1/namespaces/x", "Namespaces /x/"),
             ("/api/v1/namespaces/x/status", "Namespaces /x/status"),
-            (
-                "/apis/policy/v1/namespaces/x/poddisruptionbudgets/b",
-                "PodDisruptionBudgets x/b/",
-            ),
+            ("/apis/policy/v1/namespaces/x/poddisruptionbudgets/b", "PodDisruptionBudgets x/b/"),
             ("/apis/events.k8s.io/v1/namespaces/x/events", "Events in x"),
             ("/apis/apps", "Group(\"apps\")"),
             ("/apis/apps/v1", "Resources(\"apps\")"),

@@ -59,17 +59,11 @@ const BUDGETS: &[Column] = &[
     ("Age", "string", false),
 ];
 
-const LEASES: &[Column] = &[
-    ("Name", "string", false),
-    ("Holder", "string", false),
-    ("Age", "string", false),
-];
+const LEASES: &[Column] =
+    &[("Name", "string", false), ("Holder", "string", false), ("Age", "string", false)];
 
-const NAMESPACES: &[Column] = &[
-    ("Name", "string", false),
-    ("Status", "string", false),
-    ("Age", "string", false),
-];
+const NAMESPACES: &[Column] =
+    &[("Name", "string", false), ("Status", "string", false), ("Age", "string", false)];
 
 const REPLICATED: &[Column] = &[
     ("Name", "string", false),
@@ -168,14 +162,10 @@ fn node(node: &Value, now: Timestamp) -> Value {
     }
     let labels = at(node, &["metadata", "labels"]).as_object();
     let labels = labels.into_iter().flatten().map(|(label, _)| label);
-    let roles: Vec<_> = labels
-        .filter_map(|l| l.strip_prefix("node-role.kubernetes.io/"))
-        .collect();
+    let roles: Vec<_> = labels.filter_map(|l| l.strip_prefix("node-role.kubernetes.io/")).collect();
     let address = |kind: &str| {
         let all = list(node, &["status", "addresses"]).iter();
-        let found = all
-            .filter(|a| text(a, &["type"]) == kind)
-            .map(|a| text(a, &["address"]));
+        let found = all.filter(|a| text(a, &["type"]) == kind).map(|a| text(a, &["address"]));
         or(found.clone().next().unwrap_or_default(), "<none>")
     };
     let info = |field| or(text(node, &["status", "nodeInfo", field]), "<unknown>");
@@ -195,20 +185,11 @@ fn node(node: &Value, now: Timestamp) -> Value {
 
 fn pod(pod: &Value, now: Timestamp) -> Value {
     let statuses = list(pod, &["status", "containerStatuses"]);
-    let ready = statuses
-        .iter()
-        .filter(|s| at(s, &["ready"]) == &Value::Bool(true));
-    let restarts: i64 = statuses
-        .iter()
-        .filter_map(|s| number(s, &["restartCount"]))
-        .sum();
+    let ready = statuses.iter().filter(|s| at(s, &["ready"]) == &Value::Bool(true));
+    let restarts: i64 = statuses.iter().filter_map(|s| number(s, &["restartCount"])).sum();
     json!([
         meta(pod, "name"),
-        format!(
-            "{}/{}",
-            ready.count(),
-            list(pod, &["spec", "containers"]).len()
-        ),
+        format!("{}/{}", ready.count(), list(pod, &["spec", "containers"]).len()),
         pod_status(pod),
         restarts.to_string(),
         age(pod, now),
@@ -227,24 +208,17 @@ fn pod_status(pod: &Value) -> &str {
     if !reason.is_empty() {
         return reason;
     }
-    let of_containers = list(pod, &["status", "containerStatuses"])
-        .iter()
-        .find_map(|status| {
-            let why =
-                |state| Some(text(status, &["state", state, "reason"])).filter(|r| !r.is_empty());
-            why("waiting").or_else(|| why("terminated"))
-        });
+    let of_containers = list(pod, &["status", "containerStatuses"]).iter().find_map(|status| {
+        let why = |state| Some(text(status, &["state", state, "reason"])).filter(|r| !r.is_empty());
+        why("waiting").or_else(|| why("terminated"))
+    });
     of_containers.unwrap_or_else(|| text(pod, &["status", "phase"]))
 }
 
 fn event(event: &Value, now: Timestamp) -> Value {
     let since = |paths: &[&[&str]]| paths.iter().find_map(|path| moment(event, path));
     let first = since(&[&["firstTimestamp"], &["eventTime"]]);
-    let last = since(&[
-        &["series", "lastObservedTime"],
-        &["lastTimestamp"],
-        &["eventTime"],
-    ]);
+    let last = since(&[&["series", "lastObservedTime"], &["lastTimestamp"], &["eventTime"]]);
     let shown = |at: Option<Timestamp>| at.map_or("<unknown>".to_owned(), |at| duration(at, now));
     let count = number(event, &["series", "count"]).or_else(|| number(event, &["count"]));
     let count = count.unwrap_or(1).max(1);
@@ -254,10 +228,7 @@ fn event(event: &Value, now: Timestamp) -> Value {
         shown(last.or(first))
     };
     let kind = text(event, &["involvedObject", "kind"]).to_lowercase();
-    let source = or(
-        text(event, &["source", "component"]),
-        text(event, &["reportingComponent"]),
-    );
+    let source = or(text(event, &["source", "component"]), text(event, &["reportingComponent"]));
     json!([
         seen,
         text(event, &["type"]),
@@ -326,10 +297,7 @@ mod tests {
     use super::*;
 
     fn cells(resource: Resource, object: &Value) -> Vec<Value> {
-        let view = View {
-            resource,
-            new_events: false,
-        };
+        let view = View { resource, new_events: false };
         let now = "2026-01-01T12:05:00Z".parse().unwrap();
         let row = row(view, object, Rows::Bare, now);
         let cells = row["cells"].as_array().unwrap().clone();
@@ -368,10 +336,7 @@ mod tests {
             "status": {"phase": "Running", "containerStatuses": [{"ready": true}]},
         });
         let before = cells(Resource::Pods, &pod);
-        assert_eq!(
-            (&before[1], &before[2]),
-            (&json!("1/2"), &json!("Terminating"))
-        );
+        assert_eq!((&before[1], &before[2]), (&json!("1/2"), &json!("Terminating")));
         pod["status"]["phase"] = json!("Failed");
         assert_eq!(cells(Resource::Pods, &pod)[2], "Failed");
     }
@@ -393,10 +358,7 @@ mod tests {
     fn durations_are_short() {
         let shown = |seconds: i64| {
             let now = Timestamp::from_second(1_000_000_000).unwrap();
-            duration(
-                Timestamp::from_second(1_000_000_000 - seconds).unwrap(),
-                now,
-            )
+            duration(Timestamp::from_second(1_000_000_000 - seconds).unwrap(), now)
         };
         for (seconds, wanted) in [
             (-5, "<invalid>"),

@@ -108,10 +108,8 @@ impl Watch {
                 self.pending.extend(added);
                 self.version = page.version;
                 if marked {
-                    self.pending.push_back(Pending::Bookmark {
-                        ends_state: true,
-                        version: page.version,
-                    });
+                    self.pending
+                        .push_back(Pending::Bookmark { ends_state: true, version: page.version });
                 }
             }
         }
@@ -188,10 +186,7 @@ impl Watch {
 
     fn bookmark(&mut self) {
         if self.wanted.bookmarks {
-            self.pending.push_back(Pending::Bookmark {
-                ends_state: false,
-                version: self.version,
-            });
+            self.pending.push_back(Pending::Bookmark { ends_state: false, version: self.version });
         }
     }
 
@@ -219,10 +214,7 @@ impl Watch {
                 encoder.object(object, out);
                 out.push(b'}');
             }
-            Pending::Bookmark {
-                ends_state,
-                version,
-            } => {
+            Pending::Bookmark { ends_state, version } => {
                 let mut metadata = json!({"resourceVersion": version.to_string()});
                 if *ends_state {
                     metadata["annotations"] = json!({"k8s.io/initial-events-end": "true"});

@@ -24,9 +24,7 @@ impl Api {
         let object = call.object()?;
         let namespace = call.namespace.unwrap_or_default();
         let dry_run = call.query.is_dry_run();
-        let object = self
-            .store
-            .create(view.resource, namespace, object, dry_run)?;
+        let object = self.store.create(view.resource, namespace, object, dry_run)?;
         Ok(call.answer(StatusCode::CREATED, &object))
     }
 
@@ -47,8 +45,7 @@ impl Api {
                         "name in URL does not match name in Binding object",
                     ));
                 }
-                self.store
-                    .bind(namespace, call.name, text(&body, &["target", "name"]))?;
+                self.store.bind(namespace, call.name, text(&body, &["target", "name"]))?;
             }
             _ => return Err(ApiError::no_such_path()),
         }
@@ -64,14 +61,8 @@ impl Api {
         let object = call.object()?;
         let is_new = self.store.get(resource, namespace, call.name).is_err();
         let dry_run = call.query.is_dry_run();
-        let object = self
-            .store
-            .update(resource, namespace, call.name, part, object, dry_run)?;
-        let code = if is_new {
-            StatusCode::CREATED
-        } else {
-            StatusCode::OK
-        };
+        let object = self.store.update(resource, namespace, call.name, part, object, dry_run)?;
+        let code = if is_new { StatusCode::CREATED } else { StatusCode::OK };
         Ok(call.answer(code, &object))
     }
 
@@ -84,11 +75,9 @@ impl Api {
         let object = if view.new_events {
             let change = |event: &Value| patch.apply_to(&events::to_new(event));
             let change = |event: &Value| Ok(events::to_core(&change(event)?));
-            self.store
-                .modify(view.resource, namespace, call.name, part, dry_run, change)?
+            self.store.modify(view.resource, namespace, call.name, part, dry_run, change)?
         } else {
-            self.store
-                .patch(view.resource, namespace, call.name, part, &patch, dry_run)?
+            self.store.patch(view.resource, namespace, call.name, part, &patch, dry_run)?
         };
         Ok(call.answer(StatusCode::OK, &object))
     }
@@ -97,9 +86,8 @@ impl Api {
         let resource = call.encoder.view.resource;
         let namespace = call.namespace.unwrap_or_default();
         let options = call.delete_options()?;
-        let Deleted { object, gone } = self
-            .store
-            .delete(resource, namespace, call.name, &options)?;
+        let Deleted { object, gone } =
+            self.store.delete(resource, namespace, call.name, &options)?;
         // Pods are shown as they were; of others that are gone there is only a report.
         if !gone || resource == Resource::Pods {
             return Ok(call.answer(StatusCode::OK, &object));
@@ -129,11 +117,7 @@ impl Api {
         let mut body = Vec::new();
         let metadata = json!({"resourceVersion": self.store.version().to_string()});
         call.encoder.list(metadata, &deleted, &mut body);
-        Ok(super::with_type(
-            StatusCode::OK,
-            "application/json",
-            Bytes::from(body),
-        ))
+        Ok(super::with_type(StatusCode::OK, "application/json", Bytes::from(body)))
     }
 }
 
@@ -141,11 +125,7 @@ impl Call<'_> {
     /// The object in the body, as it is stored.
     fn object(&self) -> Result<Value, ApiError> {
         let object = json_body(self.request)?;
-        Ok(if self.encoder.view.new_events {
-            events::to_core(&object)
-        } else {
-            object
-        })
+        Ok(if self.encoder.view.new_events { events::to_core(&object) } else { object })
     }
 
     fn part(&self) -> Result<Part, ApiError> {
@@ -182,9 +162,7 @@ pub(super) fn access_review(request: &Request<Bytes>) -> Result<Response<Body>, 
 
 fn media_type(request: &Request<Bytes>) -> &str {
     let header = request.headers().get(CONTENT_TYPE);
-    let header = header
-        .and_then(|value| value.to_str().ok())
-        .unwrap_or_default();
+    let header = header.and_then(|value| value.to_str().ok()).unwrap_or_default();
     header.split(';').next().unwrap_or_default().trim()
 }
 
@@ -220,10 +198,7 @@ fn success(details: Value) -> Value {
         "metadata": {},
         "status": "Success",
     });
-    if details
-        .as_object()
-        .is_some_and(|details| !details.is_empty())
-    {
+    if details.as_object().is_some_and(|details| !details.is_empty()) {
         status["details"] = details;
     }
     status

@@ -1,0 +1,38 @@
+# What a person types and what .ci/run calls are the same recipes.
+
+CARGO ?= cargo
+CONTROL_PLANE := tests/control-plane/build
+
+.PHONY: help fmt lint test doc control-plane e2e e2e-upstream bench deny ci
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "%-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+fmt: ## check the format; `cargo fmt` mends it
+	$(CARGO) fmt --check
+
+lint: ## clippy over everything, warnings denied
+	$(CARGO) clippy --locked --all-targets
+
+test: ## unit, property and simulation tests; needs a Rust toolchain and nothing else
+	$(CARGO) test --locked
+
+doc: ## build the API documentation, broken links denied
+	$(CARGO) doc --locked --no-deps
+
+control-plane: ## build etcd and Kubernetes for the tests, once; needs Go
+	@$(CONTROL_PLANE) || test $$? -eq 77
+
+e2e: control-plane ## scenarios on a real control plane; skipped without Go
+	$(CARGO) test --locked --test e2e
+
+e2e-upstream: control-plane ## Kubernetes' own NoExecute cases, with and without ostrakon; skipped without Go
+	$(CARGO) test --locked --test upstream
+
+bench: ## Criterion benchmarks
+	$(CARGO) bench --locked
+
+deny: ## licences, sources and duplicates of the dependencies; needs cargo-deny
+	$(CARGO) deny --all-features check bans licenses sources
+
+ci: fmt lint test doc e2e e2e-upstream ## all that CI runs

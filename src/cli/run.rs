@@ -1,0 +1,113 @@
+//! `ostrakon run`.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use clap::Args;
+use tokio::signal::unix::{SignalKind, signal};
+use tracing::info;
+
+use crate::cluster::connect;
+use crate::config::{Compat, Config};
+use crate::controller;
+use crate::observe::{LogFormat, start_logs};
+
+/// Run the controller against a cluster until it is told to stop
+///
+/// The taint-eviction controller of kube-controller-manager must be switched off
+/// (--controllers=*,-taint-eviction-controller): two that evict do not agree.
+///
+/// SIGTERM or SIGINT stops it: it takes no new work, finishes the requests in flight within 20 s
+/// and exits with 0. A second signal ends it at once.
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    /// Kubeconfig file [default: KUBECONFIG, then ~/.kube/config, then the pod's service account]
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+
+    /// Context of the kubeconfig [default: its current context]
+    #[arg(long, value_name = "NAME")]
+    context: Option<String>,
+
+    /// Address to serve /livez, /readyz and /metrics on; port 0 takes a free one
+    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:8080")]
+    listen: SocketAddr,
+
+    /// Rules by which pods are judged: our own, or those of kube-controller-manager, which count
+    /// from observation, never move a countdown and delete finished pods too
+    #[arg(long, value_enum, default_value_t)]
+    compat: Compat,
+
+    /// Form of the logs, on standard error
+    #[arg(long, value_enum, default_value_t)]
+    log_format: LogFormat,
+
+    /// Level of the logs: error, warn, info, debug, trace, or directives such as
+    /// `info,ostrakon::evict=debug`
+    #[arg(long, value_name = "LEVEL", default_value = "info")]
+    log_level: String,
+}
+
+/// Runs the controller. Returns when it was stopped by a signal.
+pub(super) fn run(arguments: Arguments) -> anyhow::Result<()> {
+    start_logs(arguments.log_format, &arguments.log_level).with_context(|| {
+        format!(
+            "cannot understand --log-level {:?}; give error, warn, info, debug or trace",
+            arguments.log_level
+        )
+    })?;
+    let config = Config {
+        kubeconfig: arguments.kubeconfig,
+        context: arguments.context,
+        listen: arguments.listen,
+        compat: arguments.compat,
+        instance: std::env::var("HOSTNAME").unwrap_or_else(|_| "ostrakon".to_owned()),
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .thread_name("io")
+        .enable_all()
+        .build()
+        .context("cannot start the I/O threads; check the limits of processes and memory")?;
+    let outcome = runtime.block_on(until_stopped(&config));
+    // What is still running after a second signal is not waited for.
+    runtime.shutdown_timeout(Duration::from_millis(100));
+    outcome
+}
+
+async fn until_stopped(config: &Config) -> anyhow::Result<()> {
+    let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
+    let mut next = async || {
+        tokio::select! {
+            _ = terminate.recv() => "SIGTERM",
+            _ = interrupt.recv() => "SIGINT",
+        }
+    };
+    let started = async {
+        let client = connect(config.kubeconfig.as_deref(), config.context.as_deref()).await?;
+        anyhow::Ok(controller::start(client, config).await?)
+    };
+    let running = tokio::select! {
+        running = started => running?,
+        name = next() => {
+            info!(signal = name, "stopped before the start was complete");
+            return Ok(());
+        }
+    };
+    tokio::select! {
+        name = next() => info!(signal = name, "stopping; another signal ends the process at once"),
+        failure = running.failed() => {
+            return Err(anyhow!(failure).context("a worker thread ended"));
+        }
+    }
+    tokio::select! {
+        stopped = running.stop() => {
+            stopped?;
+            info!("stopped");
+            Ok(())
+        }
+        name = next() => Err(anyhow!("ended by a second signal ({name}); requests in flight were abandoned")),
+    }
+}

@@ -1,0 +1,417 @@
+//! Requests to the API server: each with a timeout, each counted, each with a small answer.
+//!
+//! Nothing is retried here. A request either had an answer or it did not, and [`RequestError`]
+//! says which; whoever asked knows what that means.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{ACCEPT, CONTENT_TYPE, DATE, RETRY_AFTER};
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::{BodyExt, Limited};
+use jiff::Timestamp;
+use kube::Client;
+use kube::client::Body;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::time::{Instant, timeout};
+
+use super::connect::chain;
+use super::{Metrics, decode_node};
+use crate::model::{Disruption, Node, NodeName, Pod, PodRef, Uid};
+
+/// For how long a write or a single read may take, its answer included. Admission webhooks may
+/// take up to 10 s by default.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
+/// A page of 500 pods with much in them is some 20 MB.
+const LARGEST_ANSWER: usize = 256 << 20;
+/// How a small answer is asked for; the server falls back to the second where it has no first.
+const SMALL: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
+const JSON: &str = "application/json";
+const FIELD_MANAGER: &str = "ostrakon";
+
+/// Access to the API server. Clones share the connections and the counters.
+#[derive(Clone)]
+pub struct Api {
+    client: Client,
+    metrics: Metrics,
+}
+
+/// The server's refusal of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// HTTP status code.
+    pub code: u16,
+    /// `reason` of the Status, for example `NotFound`; empty if there was none.
+    pub reason: String,
+    /// `message` of the Status, or the beginning of the body.
+    pub message: String,
+    /// How long the server asks to wait.
+    pub retry_after: Option<Duration>,
+}
+
+/// Why a request did not do what it was to do.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RequestError {
+    /// The server refused.
+    #[error("{} {}: {}", .0.code, .0.reason, .0.message)]
+    Status(Answer),
+    /// No answer in time. The request may have been carried out all the same.
+    #[error("no answer within {0:?}")]
+    Timeout(Duration),
+    /// The connection failed. The request may have been carried out all the same.
+    #[error("{0}")]
+    Transport(String),
+    /// The answer was not what was asked for.
+    #[error("{0}")]
+    Body(String),
+}
+
+/// The condition by which a pod's owner and its users see why it goes.
+#[derive(Clone, Copy, Debug)]
+pub struct Mark;
+
+impl Mark {
+    /// Reason of the `DisruptionTarget` condition; Job failure policies match on it.
+    pub const REASON: &str = "DeletionByTaintManager";
+    /// Message of the `DisruptionTarget` condition.
+    pub const MESSAGE: &str = "Taint manager: deleting due to NoExecute taint";
+}
+
+/// The object that has a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// Its identity.
+    pub uid: Uid,
+    /// Whether it is being deleted.
+    pub terminating: bool,
+}
+
+/// A right that is needed: a verb on a resource.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Permission {
+    /// For example `delete`.
+    pub verb: &'static str,
+    /// For example `pods`.
+    pub resource: &'static str,
+    /// For example `status`; empty for the resource itself.
+    pub subresource: &'static str,
+}
+
+impl std::fmt::Display for Permission {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let slash = if self.subresource.is_empty() { "" } else { "/" };
+        write!(f, "{} {}{slash}{}", self.verb, self.resource, self.subresource)
+    }
+}
+
+/// What a request is counted as.
+#[derive(Clone, Copy)]
+struct Label {
+    verb: &'static str,
+    resource: &'static str,
+}
+
+impl Api {
+    /// Sends requests through `client`, which must not retry by itself.
+    pub fn new(client: Client, metrics: Metrics) -> Self {
+        Self { client, metrics }
+    }
+
+    /// Sets the pod's `DisruptionTarget` condition, unless it is another pod by now (409).
+    ///
+    /// # Errors
+    /// See [`RequestError`].
+    pub async fn mark_pod(&self, pod: &Pod, now: Timestamp) -> Result<(), RequestError> {
+        let mut condition = json!({
+            "type": "DisruptionTarget",
+            "status": "True",
+            "reason": Mark::REASON,
+            "message": Mark::MESSAGE,
+        });
+        // The transition time tells since when the status is what it is: it stays if it is True.
+        if pod.disruption == Disruption::None {
+            condition["lastTransitionTime"] = json!(seconds(now));
+        }
+        if pod.generation > 0 {
+            condition["observedGeneration"] = json!(pod.generation);
+        }
+        let body = json!({
+            "metadata": {"uid": pod.uid.to_string()},
+            "status": {"conditions": [condition]},
+        });
+        let path = format!("{}/status?fieldManager={FIELD_MANAGER}", pod_path(&pod.reference()));
+        let label = Label { verb: "patch", resource: "pods/status" };
+        let kind = "application/strategic-merge-patch+json";
+        self.write(label, Method::PATCH, &path, kind, &body).await.map(drop)
+    }
+
+    /// Deletes the pod with its own grace period, unless it is another pod by now (409).
+    ///
+    /// # Errors
+    /// See [`RequestError`].
+    pub async fn delete_pod(&self, pod: &PodRef) -> Result<(), RequestError> {
+        let body = json!({
+            "apiVersion": "v1",
+            "kind": "DeleteOptions",
+            "preconditions": {"uid": pod.uid.to_string()},
+        });
+        let label = Label { verb: "delete", resource: "pods" };
+        self.write(label, Method::DELETE, &pod_path(pod), JSON, &body).await.map(drop)
+    }
+
+    /// Who has the pod's name now, or `None` if it is free.
+    ///
+    /// # Errors
+    /// See [`RequestError`].
+    pub async fn holder(&self, pod: &PodRef) -> Result<Option<Holder>, RequestError> {
+        #[derive(Deserialize)]
+        struct Object {
+            metadata: Metadata,
+        }
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Metadata {
+            uid: String,
+            deletion_timestamp: Option<Timestamp>,
+        }
+        let label = Label { verb: "get", resource: "pods" };
+        let body = match self.read(label, &pod_path(pod), SMALL).await {
+            Err(RequestError::Status(answer)) if answer.code == 404 => return Ok(None),
+            other => other?,
+        };
+        let object: Object = serde_json::from_slice(&body).map_err(unreadable)?;
+        let uid = object.metadata.uid.parse().map_err(unreadable)?;
+        Ok(Some(Holder { uid, terminating: object.metadata.deletion_timestamp.is_some() }))
+    }
+
+    /// The node as it is stored now, or `None` if there is none.
+    ///
+    /// # Errors
+    /// See [`RequestError`].
+    pub async fn node(&self, name: &NodeName) -> Result<Option<Node>, RequestError> {
+        let label = Label { verb: "get", resource: "nodes" };
+        let body = match self.read(label, &format!("/api/v1/nodes/{name}"), JSON).await {
+            Err(RequestError::Status(answer)) if answer.code == 404 => return Ok(None),
+            other => other?,
+        };
+        let text = std::str::from_utf8(&body).map_err(unreadable)?;
+        decode_node(text).map(Some).map_err(unreadable)
+    }
+
+    /// Writes the record of the node's taints, or removes it with `None`; 409 if it is another
+    /// node by now.
+    ///
+    /// # Errors
+    /// See [`RequestError`].
+    pub async fn annotate_node(
+        &self,
+        name: &NodeName,
+        uid: Uid,
+        record: Option<&str>,
+    ) -> Result<(), RequestError> {
+        let body = json!({
+            "metadata": {"uid": uid.to_string(), "annotations": {Node::SINCE_ANNOTATION: record}},
+        });
+        let path = format!("/api/v1/nodes/{name}?fieldManager={FIELD_MANAGER}");
+        let label = Label { verb: "patch", resource: "nodes" };
+        let kind = "application/merge-patch+json";
+        self.write(label, Method::PATCH, &path, kind, &body).await.map(drop)
+    }
+
+    /// Creates an event (core/v1) in its namespace.
+    ///
+    /// # Errors
+    /// See [`RequestError`].
+    pub async fn create_event(&self, namespace: &str, event: &Value) -> Result<(), RequestError> {
+        let path = format!("/api/v1/namespaces/{namespace}/events?fieldManager={FIELD_MANAGER}");
+        let label = Label { verb: "create", resource: "events" };
+        self.write(label, Method::POST, &path, JSON, event).await.map(drop)
+    }
+
+    /// Whether the credentials in use have a right, cluster-wide.
+    ///
+    /// # Errors
+    /// See [`RequestError`].
+    pub async fn is_allowed(&self, permission: Permission) -> Result<bool, RequestError> {
+        let body = json!({
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": {
+                "verb": permission.verb,
+                "resource": permission.resource,
+                "subresource": permission.subresource,
+            }},
+        });
+        let path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
+        let label = Label { verb: "create", resource: "selfsubjectaccessreviews" };
+        let request = request(Method::POST, path, JSON, Some(JSON), &body)?;
+        let (_, body) = self.send(label, request, REQUEST_TIMEOUT).await?;
+        let review: Value = serde_json::from_slice(&body).map_err(unreadable)?;
+        Ok(review.pointer("/status/allowed").and_then(Value::as_bool).unwrap_or(false))
+    }
+
+    /// The server's clock, from the `Date` of an answer; whole seconds. `None` if the answer
+    /// carries none, as behind some proxies.
+    ///
+    /// # Errors
+    /// See [`RequestError`].
+    pub async fn server_time(&self) -> Result<Option<Timestamp>, RequestError> {
+        let label = Label { verb: "get", resource: "version" };
+        let request = request(Method::GET, "/version", JSON, None, &Value::Null)?;
+        let (head, _) = self.send(label, request, REQUEST_TIMEOUT).await?;
+        let date = head.headers().get(DATE).and_then(|value| value.to_str().ok());
+        Ok(date
+            .and_then(|date| jiff::fmt::rfc2822::parse(date).ok().map(|zoned| zoned.timestamp())))
+    }
+
+    /// One page of a list, as it came.
+    pub(super) async fn list_page(
+        &self,
+        resource: &'static str,
+        query: &str,
+        within: Duration,
+    ) -> Result<Bytes, RequestError> {
+        let path = format!("/api/v1/{resource}?{query}");
+        let request = request(Method::GET, &path, JSON, None, &Value::Null)?;
+        let (_, body) = self.send(Label { verb: "list", resource }, request, within).await?;
+        Ok(body)
+    }
+
+    /// Opens a watch and returns its stream. Only the headers have a timeout.
+    pub(super) async fn open_watch(
+        &self,
+        resource: &'static str,
+        query: &str,
+        within: Duration,
+    ) -> Result<Body, RequestError> {
+        let label = Label { verb: "watch", resource };
+        let path = format!("/api/v1/{resource}?{query}");
+        let request = request(Method::GET, &path, JSON, None, &Value::Null)?;
+        let start = Instant::now();
+        let opened = async {
+            let response = self.client.send(request).await.map_err(transport)?;
+            if response.status().is_success() {
+                Ok(response.into_body())
+            } else {
+                Err(refusal(response).await)
+            }
+        };
+        let result = timeout(within, opened).await.unwrap_or(Err(RequestError::Timeout(within)));
+        self.count(label, result.as_ref().map(|_| StatusCode::OK), start);
+        result
+    }
+
+    async fn write(
+        &self,
+        label: Label,
+        method: Method,
+        path: &str,
+        content: &'static str,
+        body: &Value,
+    ) -> Result<Bytes, RequestError> {
+        let request = request(method, path, SMALL, Some(content), body)?;
+        self.send(label, request, REQUEST_TIMEOUT).await.map(|(_, body)| body)
+    }
+
+    async fn read(&self, label: Label, path: &str, accept: &str) -> Result<Bytes, RequestError> {
+        let request = request(Method::GET, path, accept, None, &Value::Null)?;
+        self.send(label, request, REQUEST_TIMEOUT).await.map(|(_, body)| body)
+    }
+
+    /// Sends a request and reads its whole answer, both within one time limit.
+    async fn send(
+        &self,
+        label: Label,
+        request: Request<Body>,
+        within: Duration,
+    ) -> Result<(Response<()>, Bytes), RequestError> {
+        let start = Instant::now();
+        let exchange = async {
+            let response = self.client.send(request).await.map_err(transport)?;
+            if !response.status().is_success() {
+                return Err(refusal(response).await);
+            }
+            let (head, body) = response.into_parts();
+            let body = Limited::new(body, LARGEST_ANSWER).collect().await;
+            let body = body.map_err(|error| RequestError::Transport(chain(&*error)))?;
+            Ok((Response::from_parts(head, ()), body.to_bytes()))
+        };
+        let result = timeout(within, exchange).await.unwrap_or(Err(RequestError::Timeout(within)));
+        self.count(label, result.as_ref().map(|(head, _)| head.status()), start);
+        result
+    }
+
+    fn count(&self, label: Label, result: Result<StatusCode, &RequestError>, start: Instant) {
+        let code = match result {
+            Ok(status) => status.as_u16().to_string(),
+            Err(RequestError::Status(answer)) => answer.code.to_string(),
+            Err(RequestError::Timeout(_)) => "timeout".to_owned(),
+            Err(RequestError::Transport(_) | RequestError::Body(_)) => "error".to_owned(),
+        };
+        self.metrics.request(label.verb, label.resource, &code, start.elapsed());
+    }
+}
+
+fn request(
+    method: Method,
+    path: &str,
+    accept: &str,
+    content: Option<&'static str>,
+    body: &Value,
+) -> Result<Request<Body>, RequestError> {
+    let mut builder = Request::builder().method(method).uri(path).header(ACCEPT, accept);
+    if let Some(content) = content {
+        builder = builder.header(CONTENT_TYPE, content);
+    }
+    let body =
+        if body.is_null() { Body::empty() } else { Body::from(body.to_string().into_bytes()) };
+    builder.body(body).map_err(|error| RequestError::Transport(error.to_string()))
+}
+
+/// Reads the Status of a refusal, whatever form it has.
+async fn refusal(response: Response<Body>) -> RequestError {
+    #[derive(Default, Deserialize)]
+    struct Status {
+        #[serde(default)]
+        reason: String,
+        #[serde(default)]
+        message: String,
+    }
+    let code = response.status().as_u16();
+    let header = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok());
+    let retry_after = header.and_then(|text| text.parse().ok()).map(Duration::from_secs);
+    let body = Limited::new(response.into_body(), 1 << 20).collect().await;
+    let body = body.map(http_body_util::Collected::to_bytes).unwrap_or_default();
+    let status: Status = serde_json::from_slice(&body).unwrap_or_else(|_| Status {
+        reason: String::new(),
+        message: String::from_utf8_lossy(&body[..body.len().min(200)]).into_owned(),
+    });
+    RequestError::Status(Answer {
+        code,
+        reason: status.reason,
+        message: status.message.replace('\n', " "),
+        retry_after,
+    })
+}
+
+fn transport(error: kube::Error) -> RequestError {
+    RequestError::Transport(match error {
+        // The wrapper only adds "ServiceError".
+        kube::Error::Service(inner) => chain(&*inner),
+        other => chain(&other),
+    })
+}
+
+fn unreadable(error: impl std::fmt::Display) -> RequestError {
+    RequestError::Body(format!("the answer cannot be read: {error}"))
+}
+
+fn pod_path(pod: &PodRef) -> String {
+    format!("/api/v1/namespaces/{}/pods/{}", pod.namespace, pod.name)
+}
+
+/// As the API stores times: whole seconds, UTC.
+fn seconds(moment: Timestamp) -> String {
+    Timestamp::from_second(moment.as_second()).unwrap_or(moment).to_string()
+}

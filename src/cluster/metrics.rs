@@ -1,0 +1,100 @@
+//! What is counted at the API server's door.
+
+use std::time::Duration;
+
+use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, Opts, Registry, core::Collector};
+
+/// Counters of requests and watches. Clones share them.
+#[derive(Clone, Debug)]
+pub struct Metrics {
+    requests: IntCounterVec,
+    latency: HistogramVec,
+    relists: IntCounterVec,
+    watch_restarts: IntCounterVec,
+    undecodable: IntCounterVec,
+}
+
+impl Metrics {
+    /// Registers the counters.
+    ///
+    /// # Errors
+    /// A metric of the same name is registered already.
+    pub fn register(registry: &Registry) -> prometheus::Result<Self> {
+        Ok(Self {
+            requests: kept(
+                registry,
+                IntCounterVec::new(
+                    Opts::new(
+                        "ostrakon_api_requests_total",
+                        "Requests to the API server by verb, resource and status code; code is \
+                         'timeout' or 'error' when there was no answer.",
+                    ),
+                    &["verb", "resource", "code"],
+                )?,
+            )?,
+            latency: kept(
+                registry,
+                HistogramVec::new(
+                    HistogramOpts::new(
+                        "ostrakon_api_request_duration_seconds",
+                        "Time from sending a request to the end of its answer.",
+                    )
+                    .buckets(vec![
+                        0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0,
+                    ]),
+                    &["verb", "resource"],
+                )?,
+            )?,
+            relists: kept(
+                registry,
+                IntCounterVec::new(
+                    Opts::new("ostrakon_watch_lists_total", "Complete lists taken, by resource."),
+                    &["resource"],
+                )?,
+            )?,
+            watch_restarts: kept(
+                registry,
+                IntCounterVec::new(
+                    Opts::new(
+                        "ostrakon_watch_ends_total",
+                        "Watch streams that ended, by resource and cause; each is taken up again.",
+                    ),
+                    &["resource", "cause"],
+                )?,
+            )?,
+            undecodable: kept(
+                registry,
+                IntCounterVec::new(
+                    Opts::new(
+                        "ostrakon_undecodable_objects_total",
+                        "Objects that could not be read and were skipped, by resource. Any is a \
+                         fault: the log names the object.",
+                    ),
+                    &["resource"],
+                )?,
+            )?,
+        })
+    }
+
+    pub(super) fn request(&self, verb: &str, resource: &str, code: &str, took: Duration) {
+        self.requests.with_label_values(&[verb, resource, code]).inc();
+        self.latency.with_label_values(&[verb, resource]).observe(took.as_secs_f64());
+    }
+
+    pub(super) fn listed(&self, resource: &str) {
+        self.relists.with_label_values(&[resource]).inc();
+    }
+
+    pub(super) fn watch_ended(&self, resource: &str, cause: &str) {
+        self.watch_restarts.with_label_values(&[resource, cause]).inc();
+    }
+
+    pub(super) fn undecodable(&self, resource: &str) {
+        self.undecodable.with_label_values(&[resource]).inc();
+    }
+}
+
+fn kept<C: Collector + Clone + 'static>(registry: &Registry, metric: C) -> prometheus::Result<C> {
+    registry.register(Box::new(metric.clone()))?;
+    Ok(metric)
+}

@@ -1,0 +1,18 @@
+//! The API server: facts come in through [`watch`], requests go out through [`Api`], and what is
+//! known of nodes and pods is held in [`View`].
+//!
+//! Everything here translates between the wire and [`crate::model`]. Nothing is decided here:
+//! whether a pod goes, whether a request is worth a retry and when, is for others to say.
+
+mod api;
+mod connect;
+mod decode;
+mod metrics;
+mod view;
+pub mod watch;
+
+pub use api::{Answer, Api, Holder, Mark, Permission, RequestError};
+pub use connect::{ConnectError, connect};
+pub use decode::{DecodeError, NodeDecoder, PodDecoder, decode_node};
+pub use metrics::Metrics;
+pub use view::{NodeFacts, NodeSeen, PodFacts, PodSeen, View};

@@ -1,0 +1,354 @@
+//! What is known of nodes and pods: the newest facts that the watches brought.
+//!
+//! One entry per node holds the node and its pods, so that a node's taints and its list of pods
+//! are always read and written together. That is what makes the order "taints first, then list
+//! the pods" safe: a pod that is missing from the list when a node is judged is inserted later,
+//! meets the taints that are stored by then, and is judged itself.
+//!
+//! No guard of the map leaves this module; everything handed out is a shared copy.
+
+use std::sync::Arc;
+
+use ahash::{AHashMap, AHashSet, RandomState};
+use dashmap::DashMap;
+
+use crate::model::{Anchors, Node, NodeName, Pod, Uid};
+
+/// The newest known facts of all nodes and of all pods that are bound to one.
+#[derive(Debug, Default)]
+pub struct View {
+    nodes: DashMap<NodeName, Entry, RandomState>,
+}
+
+#[derive(Debug, Default)]
+struct Entry {
+    /// Absent while pods are known of a node that is not.
+    node: Option<Arc<Node>>,
+    anchors: Arc<Anchors>,
+    pods: AHashMap<Uid, Arc<Pod>>,
+}
+
+/// A node with all its pods.
+#[derive(Clone, Debug)]
+pub struct NodeFacts {
+    /// The node; absent if only its pods are known.
+    pub node: Option<Arc<Node>>,
+    /// When its taints began.
+    pub anchors: Arc<Anchors>,
+    /// Its pods, in no order.
+    pub pods: Vec<Arc<Pod>>,
+}
+
+/// A pod with its node.
+#[derive(Clone, Debug)]
+pub struct PodFacts {
+    /// The pod.
+    pub pod: Arc<Pod>,
+    /// Its node; absent if it is not known.
+    pub node: Option<Arc<Node>>,
+    /// When the node's taints began.
+    pub anchors: Arc<Anchors>,
+}
+
+/// What a new version of a node changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodeSeen {
+    /// Nothing that a verdict or the record on the node depends on.
+    Unimportant,
+    /// Something that they do.
+    Changed,
+}
+
+/// What a new version of a pod changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PodSeen {
+    /// Nothing that a verdict depends on, or its node has no NoExecute taint.
+    Unimportant,
+    /// Its verdict may be another one now.
+    Changed,
+}
+
+impl View {
+    /// Stores a version of a node.
+    ///
+    /// `advance` computes when the taints began, from what was known before (`None` at the first
+    /// sight of this node, or of a new node under an old name).
+    pub fn apply_node(
+        &self,
+        node: Node,
+        advance: impl FnOnce(Option<&Anchors>, &Node) -> Anchors,
+    ) -> NodeSeen {
+        let mut entry = self.nodes.entry(node.name.clone()).or_default();
+        let before = entry.node.take().filter(|before| before.uid == node.uid);
+        let anchors = advance(before.as_ref().map(|_| &*entry.anchors), &node);
+        let anchors_same = *entry.anchors == anchors;
+        let seen = match &before {
+            Some(before)
+                if before.taints == node.taints
+                    && before.since_annotation == node.since_annotation
+                    && anchors_same =>
+            {
+                NodeSeen::Unimportant
+            }
+            // Nothing is armed without a taint and no record is left without one, unless an
+            // earlier node had this name.
+            None if node.taints.is_empty() && node.since_annotation.is_none() => {
+                if entry.pods.is_empty() { NodeSeen::Unimportant } else { NodeSeen::Changed }
+            }
+            _ => NodeSeen::Changed,
+        };
+        if !anchors_same {
+            entry.anchors = Arc::new(anchors);
+        }
+        entry.node = Some(Arc::new(node));
+        seen
+    }
+
+    /// Computes anew when a node's taints began, without a new version of it. Returns whether
+    /// anything changed.
+    pub fn refresh_node(
+        &self,
+        name: &NodeName,
+        advance: impl FnOnce(&Anchors, &Node) -> Anchors,
+    ) -> bool {
+        let Some(mut entry) = self.nodes.get_mut(name) else {
+            return false;
+        };
+        let Some(node) = entry.node.clone() else {
+            return false;
+        };
+        let anchors = advance(&entry.anchors, &node);
+        let changed = *entry.anchors != anchors;
+        if changed {
+            entry.anchors = Arc::new(anchors);
+        }
+        changed
+    }
+
+    /// Forgets a node, if it is still the one with this UID; its pods stay known until they are
+    /// removed themselves.
+    pub fn remove_node(&self, name: &NodeName, uid: Uid) -> NodeSeen {
+        let Some(mut entry) = self.nodes.get_mut(name) else {
+            return NodeSeen::Unimportant;
+        };
+        if entry.node.as_ref().is_none_or(|node| node.uid != uid) {
+            return NodeSeen::Unimportant;
+        }
+        entry.node = None;
+        entry.anchors = Arc::default();
+        let empty = entry.pods.is_empty();
+        drop(entry);
+        if empty {
+            self.remove_if_empty(name);
+            return NodeSeen::Unimportant;
+        }
+        NodeSeen::Changed
+    }
+
+    /// Stores a version of a pod.
+    pub fn apply_pod(&self, pod: Pod) -> PodSeen {
+        let mut entry = self.nodes.entry(pod.node.clone()).or_default();
+        let tainted = entry.node.as_ref().is_some_and(|node| !node.taints.is_empty());
+        let uid = pod.uid;
+        let judged_alike = entry.pods.get(&uid).is_some_and(|before| {
+            before.tolerations == pod.tolerations
+                && before.bound == pod.bound
+                && before.class == pod.class
+        });
+        entry.pods.insert(uid, Arc::new(pod));
+        if tainted && !judged_alike { PodSeen::Changed } else { PodSeen::Unimportant }
+    }
+
+    /// Forgets a pod. Returns whether it was known.
+    pub fn remove_pod(&self, node: &NodeName, uid: Uid) -> bool {
+        let Some(mut entry) = self.nodes.get_mut(node) else {
+            return false;
+        };
+        let known = entry.pods.remove(&uid).is_some();
+        let empty = entry.pods.is_empty() && entry.node.is_none();
+        drop(entry);
+        if empty {
+            self.remove_if_empty(node);
+        }
+        known
+    }
+
+    /// A node with its pods, or `None` if neither is known.
+    pub fn node(&self, name: &NodeName) -> Option<NodeFacts> {
+        self.nodes.get(name).map(|entry| NodeFacts {
+            node: entry.node.clone(),
+            anchors: Arc::clone(&entry.anchors),
+            pods: entry.pods.values().cloned().collect(),
+        })
+    }
+
+    /// A pod with its node, or `None` if that pod is not known on that node.
+    pub fn pod(&self, node: &NodeName, uid: Uid) -> Option<PodFacts> {
+        self.nodes.get(node).and_then(|entry| {
+            entry.pods.get(&uid).map(|pod| PodFacts {
+                pod: Arc::clone(pod),
+                node: entry.node.clone(),
+                anchors: Arc::clone(&entry.anchors),
+            })
+        })
+    }
+
+    /// Nodes whose UID is not in `seen`: after a complete list, those that are gone.
+    pub fn nodes_other_than(&self, seen: &AHashSet<Uid>) -> Vec<(NodeName, Uid)> {
+        self.nodes
+            .iter()
+            .filter_map(|entry| entry.node.as_ref().map(|node| (entry.key().clone(), node.uid)))
+            .filter(|(_, uid)| !seen.contains(uid))
+            .collect()
+    }
+
+    /// Pods whose UID is not in `seen`: after a complete list, those that are gone.
+    pub fn pods_other_than(&self, seen: &AHashSet<Uid>) -> Vec<(NodeName, Uid)> {
+        self.nodes
+            .iter()
+            .flat_map(|entry| {
+                let node = entry.key().clone();
+                let gone = entry.pods.keys().filter(|uid| !seen.contains(*uid));
+                gone.map(|uid| (node.clone(), *uid)).collect::<Vec<_>>()
+            })
+            .collect()
+    }
+
+    /// Names of all nodes that are known, or of which pods are.
+    pub fn node_names(&self) -> Vec<NodeName> {
+        self.nodes.iter().map(|entry| entry.key().clone()).collect()
+    }
+
+    /// Numbers of known nodes and pods.
+    pub fn counts(&self) -> (usize, usize) {
+        self.nodes.iter().fold((0, 0), |(nodes, pods), entry| {
+            (nodes + usize::from(entry.node.is_some()), pods + entry.pods.len())
+        })
+    }
+
+    fn remove_if_empty(&self, name: &NodeName) {
+        self.nodes.remove_if(name, |_, entry| entry.node.is_none() && entry.pods.is_empty());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Disruption, Effect, PodClass, Ready, ReadyStatus, Taint};
+
+    fn node(uid: u128, taints: &[&str]) -> Node {
+        Node {
+            name: "n1".into(),
+            uid: Uid(uid),
+            taints: taints
+                .iter()
+                .map(|key| Taint {
+                    key: Arc::from(*key),
+                    value: Arc::from(""),
+                    effect: Effect::NoExecute,
+                    time_added: None,
+                })
+                .collect(),
+            ready: Ready { status: ReadyStatus::True, since: None },
+            since_annotation: None,
+        }
+    }
+
+    fn pod(uid: u128) -> Pod {
+        Pod {
+            uid: Uid(uid),
+            namespace: Arc::from("shop"),
+            name: Arc::from("web-0"),
+            node: "n1".into(),
+            tolerations: Arc::from([]),
+            bound: "2026-01-01T12:00:00Z".parse().unwrap(),
+            class: PodClass::Ordinary,
+            disruption: Disruption::None,
+            generation: 1,
+        }
+    }
+
+    fn same(before: Option<&Anchors>, _: &Node) -> Anchors {
+        before.cloned().unwrap_or_default()
+    }
+
+    #[test]
+    fn only_changed_taints_and_records_make_a_node_worth_a_look() {
+        let view = View::default();
+        assert_eq!(view.apply_node(node(1, &[]), same), NodeSeen::Unimportant);
+        assert_eq!(view.apply_node(node(1, &["a"]), same), NodeSeen::Changed);
+        assert_eq!(view.apply_node(node(1, &["a"]), same), NodeSeen::Unimportant);
+        let mut annotated = node(1, &["a"]);
+        annotated.since_annotation = Some(Arc::from("{}"));
+        assert_eq!(view.apply_node(annotated, same), NodeSeen::Changed);
+        assert_eq!(view.apply_node(node(1, &[]), same), NodeSeen::Changed);
+    }
+
+    #[test]
+    fn a_pod_is_worth_a_look_only_on_a_tainted_node_and_only_when_it_changed() {
+        let view = View::default();
+        assert_eq!(view.apply_pod(pod(7)), PodSeen::Unimportant);
+        assert_eq!(view.apply_node(node(1, &["a"]), same), NodeSeen::Changed);
+        assert_eq!(view.apply_pod(pod(7)), PodSeen::Unimportant);
+        let terminating = Pod { class: PodClass::Terminating, ..pod(7) };
+        assert_eq!(view.apply_pod(terminating), PodSeen::Changed);
+        let marked = Pod { disruption: Disruption::ByTaint, generation: 2, ..pod(8) };
+        assert_eq!(view.apply_pod(pod(8)), PodSeen::Changed);
+        assert_eq!(view.apply_pod(marked), PodSeen::Unimportant);
+    }
+
+    #[test]
+    fn pods_outlive_their_node_and_meet_the_one_that_returns() {
+        let view = View::default();
+        let name = NodeName::from("n1");
+        view.apply_node(node(1, &["a"]), same);
+        view.apply_pod(pod(7));
+        assert_eq!(view.remove_node(&name, Uid(2)), NodeSeen::Unimportant, "not that node");
+        assert!(view.node(&name).unwrap().node.is_some());
+        assert_eq!(view.remove_node(&name, Uid(1)), NodeSeen::Changed);
+        assert!(view.pod(&name, Uid(7)).unwrap().node.is_none());
+        let anchors = |before: Option<&Anchors>, _: &Node| {
+            assert!(before.is_none(), "the new node knows nothing of the old one");
+            Anchors::default()
+        };
+        assert_eq!(view.apply_node(node(2, &["a"]), anchors), NodeSeen::Changed);
+        assert_eq!(view.node(&name).unwrap().pods.len(), 1);
+    }
+
+    #[test]
+    fn a_new_untainted_node_under_an_old_name_is_worth_a_look() {
+        let view = View::default();
+        view.apply_node(node(1, &["a"]), same);
+        view.apply_pod(pod(7));
+        assert_eq!(view.apply_node(node(2, &[]), same), NodeSeen::Changed);
+    }
+
+    #[test]
+    fn pods_of_one_name_are_told_apart_by_uid() {
+        let view = View::default();
+        let name = NodeName::from("n1");
+        view.apply_pod(pod(7));
+        view.apply_pod(pod(8));
+        assert!(view.remove_pod(&name, Uid(7)));
+        assert!(!view.remove_pod(&name, Uid(7)));
+        assert!(view.pod(&name, Uid(7)).is_none());
+        assert!(view.pod(&name, Uid(8)).is_some());
+    }
+
+    #[test]
+    fn what_a_complete_list_lacks_is_named_and_empty_entries_go() {
+        let view = View::default();
+        let name = NodeName::from("n1");
+        view.apply_node(node(1, &[]), same);
+        view.apply_pod(pod(7));
+        view.apply_pod(pod(8));
+        let seen = AHashSet::from_iter([Uid(8)]);
+        assert_eq!(view.pods_other_than(&seen), vec![(name.clone(), Uid(7))]);
+        assert_eq!(view.nodes_other_than(&seen), vec![(name.clone(), Uid(1))]);
+        assert_eq!(view.counts(), (1, 2));
+        view.remove_node(&name, Uid(1));
+        view.remove_pod(&name, Uid(7));
+        view.remove_pod(&name, Uid(8));
+        assert!(view.node_names().is_empty());
+    }
+}

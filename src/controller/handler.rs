@@ -1,0 +1,139 @@
+//! Asks for decisions and arms the timers by them. Runs on the workers; does no I/O.
+//!
+//! The facts are read when an item is handled, not when it was queued: ten changes of a node cost
+//! one decision, by the newest of them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::judge::verdict;
+use super::state::{NodeKey, PodKey, Shared, TimerKey, Timers, Work};
+use crate::cluster::NodeFacts;
+use crate::config::Compat;
+use crate::evict::State;
+use crate::model::{Anchors, Kept, Node, NodeName, PodRef, Verdict};
+use crate::pipeline::Handler;
+use crate::taint::anchor;
+
+/// Pods that come and go change a node's record rarely: it is looked at this long after one did.
+const RECORD_AFTER_POD: Duration = Duration::from_secs(1);
+
+/// Decides about nodes and pods.
+pub(super) struct Decider {
+    pub shared: Arc<Shared>,
+}
+
+impl Handler for Decider {
+    type Node = NodeKey;
+    type Pod = PodKey;
+
+    fn node(&self, shard: usize, NodeKey(name): &NodeKey) {
+        let shared = &*self.shared;
+        let timers = &shared.timers[shard];
+        let Some(mut facts) = shared.view.node(name) else {
+            timers.disarm(&TimerKey::Node(name.clone()));
+            return;
+        };
+        if anchor::gap_deadline(&facts.anchors).is_some() {
+            facts = self.grown_older(name, facts);
+        }
+        match anchor::gap_deadline(&facts.anchors) {
+            Some(moment) => {
+                let due = shared.clock.instant_of(moment);
+                timers.arm(TimerKey::Node(name.clone()), due, Work::LookAgain);
+            }
+            None => {
+                timers.disarm(&TimerKey::Node(name.clone()));
+            }
+        }
+        for pod in &facts.pods {
+            let node = facts.node.as_deref();
+            self.decide(timers, &pod.reference(), |running| {
+                verdict(shared, pod, node, &facts.anchors, running)
+            });
+        }
+        if let Some(node) = &facts.node
+            && concerns_record(node, &facts.anchors, shared.compat)
+        {
+            shared.records.arm(name.clone(), Instant::now(), ());
+        }
+    }
+
+    fn pod(&self, shard: usize, key: &PodKey) {
+        let shared = &*self.shared;
+        let timers = &shared.timers[shard];
+        let Some(facts) = shared.view.pod(&key.node, key.uid) else {
+            timers.disarm(&TimerKey::Pod(key.uid));
+            shared.backlog.leave(key.uid);
+            return;
+        };
+        self.decide(timers, &facts.pod.reference(), |running| {
+            verdict(shared, &facts.pod, facts.node.as_deref(), &facts.anchors, running)
+        });
+        if let Some(node) = &facts.node
+            && concerns_record(node, &facts.anchors, shared.compat)
+            && shared.records.get(&key.node).is_none()
+        {
+            shared.records.arm(key.node.clone(), Instant::now() + RECORD_AFTER_POD, ());
+        }
+    }
+}
+
+impl Decider {
+    /// Advances a node's anchors by the time that has passed, and reads its facts again.
+    fn grown_older(&self, name: &NodeName, facts: NodeFacts) -> NodeFacts {
+        let now = self.shared.clock.now();
+        let advance = |anchors: &Anchors, node: &Node| {
+            anchor::advance(anchor::Past::Watched(anchors), node, now)
+        };
+        if self.shared.view.refresh_node(name, advance) {
+            self.shared.view.node(name).unwrap_or(facts)
+        } else {
+            facts
+        }
+    }
+
+    /// Decides about a pod and arms or disarms its timer.
+    fn decide(
+        &self,
+        timers: &Timers,
+        pod: &PodRef,
+        judge: impl FnOnce(Option<&Verdict>) -> Verdict,
+    ) {
+        let shared = &*self.shared;
+        let key = TimerKey::Pod(pod.uid);
+        let armed = timers.get(&key).and_then(|scheduled| match scheduled.value {
+            Work::Evict { verdict, .. } => Some(verdict),
+            Work::LookAgain => None,
+        });
+        let verdict = judge(armed.as_ref());
+        if let Verdict::Keep(kept) = verdict {
+            if armed.is_none() {
+                return;
+            }
+            let sent = shared.backlog.get(pod.uid).is_some_and(|c| c.state == State::Sent);
+            let cancelled = timers.disarm(&key);
+            shared.backlog.leave(pod.uid);
+            if cancelled && !sent && matches!(kept, Kept::NoTaints | Kept::Tolerated) {
+                tracing::info!(%pod, uid = %pod.uid, node = %pod.node, %verdict, "eviction cancelled");
+                shared.recorder.cancelled(pod, &verdict);
+            }
+            return;
+        }
+        // The same verdict is under way already, possibly with a pause after a failure.
+        if armed.as_ref() == Some(&verdict) {
+            return;
+        }
+        if let Some(due) = shared.due(&verdict) {
+            tracing::debug!(%pod, uid = %pod.uid, node = %pod.node, %verdict, "eviction armed");
+            timers.arm(key, due, Work::Evict { pod: pod.clone(), verdict });
+        }
+    }
+}
+
+/// Whether a node's record may have to be written or removed.
+fn concerns_record(node: &Node, anchors: &Anchors, compat: Compat) -> bool {
+    compat == Compat::None && (node.since_annotation.is_some() || *anchors != Anchors::default())
+}

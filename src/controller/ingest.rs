@@ -1,0 +1,131 @@
+//! From the watches into the view, and on into the queues what matters.
+
+use std::sync::Arc;
+
+use ahash::AHashSet;
+
+use super::state::Shared;
+use crate::cluster::watch::{Index, Source};
+use crate::cluster::{DecodeError, NodeSeen, PodDecoder, PodSeen, decode_node};
+use crate::model::{Anchors, Node, NodeName, Pod, Uid};
+use crate::taint::anchor::{self, Past};
+use crate::taint::record;
+
+/// Takes nodes in.
+pub(super) struct Nodes {
+    pub shared: Arc<Shared>,
+}
+
+/// Takes pods in.
+pub(super) struct Pods {
+    pub shared: Arc<Shared>,
+    pub decoder: PodDecoder,
+}
+
+impl Index for Nodes {
+    const RESOURCE: &str = "nodes";
+    const SELECT: &str = "";
+
+    fn apply(&mut self, json: &str, by: Source) -> Result<Uid, DecodeError> {
+        let node = decode_node(json)?;
+        let uid = node.uid;
+        take_node(&self.shared, node, by);
+        Ok(uid)
+    }
+
+    fn delete(&mut self, json: &str) -> Result<(), DecodeError> {
+        let node = decode_node(json)?;
+        drop_node(&self.shared, &node.name, node.uid);
+        Ok(())
+    }
+
+    fn retain(&mut self, seen: &AHashSet<Uid>) {
+        for (name, uid) in self.shared.view.nodes_other_than(seen) {
+            drop_node(&self.shared, &name, uid);
+        }
+    }
+
+    fn connected(&mut self, yes: bool) {
+        self.shared.set_nodes_current(yes);
+    }
+}
+
+impl Index for Pods {
+    const RESOURCE: &str = "pods";
+    /// Only pods that are bound to a node.
+    const SELECT: &str = "&fieldSelector=spec.nodeName!%3D";
+
+    fn apply(&mut self, json: &str, _: Source) -> Result<Uid, DecodeError> {
+        let Some(pod) = self.decoder.decode(json)? else {
+            return Err(DecodeError {
+                object: "pod".to_owned(),
+                uid: None,
+                reason: "it is not bound to a node, although only such were asked for".to_owned(),
+            });
+        };
+        let uid = pod.uid;
+        take_pod(&self.shared, pod);
+        Ok(uid)
+    }
+
+    fn delete(&mut self, json: &str) -> Result<(), DecodeError> {
+        if let Some(pod) = self.decoder.decode(json)? {
+            drop_pod(&self.shared, &pod.node, pod.uid);
+        }
+        Ok(())
+    }
+
+    fn retain(&mut self, seen: &AHashSet<Uid>) {
+        retain_pods(&self.shared, seen);
+        self.decoder.prune();
+    }
+
+    fn connected(&mut self, _: bool) {}
+}
+
+/// Takes in a version of a node.
+pub(super) fn take_node(shared: &Shared, node: Node, by: Source) {
+    let name = node.name.clone();
+    let now = shared.clock.now();
+    let advance = |before: Option<&Anchors>, node: &Node| match (before, by) {
+        (Some(before), Source::Watch) => anchor::advance(Past::Watched(before), node, now),
+        (Some(before), Source::List) => anchor::advance(Past::Recorded(before), node, now),
+        (None, _) => {
+            // A record that cannot be read is reported and replaced by the record lane.
+            let text = node.since_annotation.as_deref();
+            let recorded = text.and_then(|text| record::parse(text).ok());
+            anchor::advance(Past::recorded(recorded.as_ref()), node, now)
+        }
+    };
+    if shared.view.apply_node(node, advance) == NodeSeen::Changed {
+        shared.node_changed(name);
+    }
+}
+
+/// Takes in that a node is gone.
+pub(super) fn drop_node(shared: &Shared, name: &NodeName, uid: Uid) {
+    if shared.view.remove_node(name, uid) == NodeSeen::Changed {
+        shared.node_changed(name.clone());
+    }
+}
+
+/// Takes in a version of a pod.
+pub(super) fn take_pod(shared: &Shared, pod: Pod) {
+    let (node, uid) = (pod.node.clone(), pod.uid);
+    if shared.view.apply_pod(pod) == PodSeen::Changed {
+        shared.pod_changed(node, uid);
+    }
+}
+
+/// Takes in that a pod is gone.
+pub(super) fn drop_pod(shared: &Shared, node: &NodeName, uid: Uid) {
+    shared.view.remove_pod(node, uid);
+    shared.pod_changed(node.clone(), uid);
+}
+
+/// Takes in that all pods but these are gone.
+pub(super) fn retain_pods(shared: &Shared, seen: &AHashSet<Uid>) {
+    for (node, uid) in shared.view.pods_other_than(seen) {
+        drop_pod(shared, &node, uid);
+    }
+}

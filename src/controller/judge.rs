@@ -1,0 +1,67 @@
+//! The one verdict about a pod, for the workers and for the evictor alike.
+
+use std::sync::Arc;
+
+use super::state::Shared;
+use crate::config::Compat;
+use crate::evict::{Judge, Judgement};
+use crate::model::{Anchors, Kept, Node, Pod, PodRef, Verdict};
+use crate::taint::{anchor, decide, upstream};
+
+/// The verdict about `pod` on `node`, by the rules in force. `armed` is the verdict by which it is
+/// armed, if it is.
+pub(super) fn verdict(
+    shared: &Shared,
+    pod: &Pod,
+    node: Option<&Node>,
+    anchors: &Anchors,
+    armed: Option<&Verdict>,
+) -> Verdict {
+    match (node, shared.compat) {
+        (None, _) => Verdict::Keep(Kept::NodeGone),
+        (Some(node), Compat::None) => decide(pod, node, anchors),
+        (Some(node), Compat::Upstream) => upstream::decide(pod, node, shared.clock.now(), armed),
+    }
+}
+
+/// Decides again for the evictor.
+#[derive(Clone)]
+pub(super) struct View {
+    pub shared: Arc<Shared>,
+}
+
+impl Judge for View {
+    fn judge(&self, pod: &PodRef, armed: &Verdict) -> Judgement {
+        let current = self.shared.nodes_current();
+        match self.shared.view.pod(&pod.node, pod.uid) {
+            None => Judgement { verdict: Verdict::Keep(Kept::PodGone), pod: None, current },
+            Some(facts) => Judgement {
+                verdict: verdict(
+                    &self.shared,
+                    &facts.pod,
+                    facts.node.as_deref(),
+                    &facts.anchors,
+                    Some(armed),
+                ),
+                pod: Some(facts.pod),
+                current,
+            },
+        }
+    }
+
+    fn judge_on(&self, pod: &PodRef, armed: &Verdict, node: Option<&Node>) -> Verdict {
+        let Some(facts) = self.shared.view.pod(&pod.node, pod.uid) else {
+            return Verdict::Keep(Kept::PodGone);
+        };
+        // The anchors as they will be once the view has caught up with this version of the node.
+        let anchors = match node {
+            Some(node) if facts.node.as_ref().is_some_and(|known| known.uid == node.uid) => {
+                let past = anchor::Past::Recorded(&facts.anchors);
+                anchor::advance(past, node, self.shared.clock.now())
+            }
+            Some(node) => anchor::advance(anchor::Past::Unknown, node, self.shared.clock.now()),
+            None => Anchors::default(),
+        };
+        verdict(&self.shared, &facts.pod, node, &anchors, Some(armed))
+    }
+}

@@ -1,0 +1,99 @@
+//! Depths and counts of the queues, read when they are scraped.
+
+use std::sync::Arc;
+
+use prometheus::core::{Collector, Desc};
+use prometheus::proto::MetricFamily;
+use prometheus::{IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
+
+use super::state::Shared;
+
+/// Reads the queues of a running controller.
+struct Queues {
+    shared: Arc<Shared>,
+    depth: IntGaugeVec,
+    adds: IntCounterVec,
+    timers: IntGaugeVec,
+    in_flight: IntGauge,
+    objects: IntGaugeVec,
+}
+
+/// Registers the queues' metrics and the build's.
+pub(super) fn register(registry: &Registry, shared: &Arc<Shared>) -> prometheus::Result<()> {
+    let build = IntGaugeVec::new(
+        Opts::new("ostrakon_build_info", "Always 1; the labels tell the version."),
+        &["version"],
+    )?;
+    build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
+    registry.register(Box::new(build))?;
+    registry.register(Box::new(Queues {
+        shared: Arc::clone(shared),
+        depth: IntGaugeVec::new(
+            // Names as client-go's work queue metrics have them, so that dashboards go on working.
+            Opts::new("workqueue_depth", "Current depth of workqueue"),
+            &["name"],
+        )?,
+        adds: IntCounterVec::new(
+            Opts::new("workqueue_adds_total", "Total number of adds handled by workqueue"),
+            &["name"],
+        )?,
+        timers: IntGaugeVec::new(
+            Opts::new(
+                "ostrakon_timers",
+                "Entries of the timed worker queue by shard: evictions that count down or are \
+                 tried again, and nodes to be looked at again.",
+            ),
+            &["shard"],
+        )?,
+        in_flight: IntGauge::new(
+            "ostrakon_evictions_in_flight",
+            "Timers that have fired and are being worked on.",
+        )?,
+        objects: IntGaugeVec::new(
+            Opts::new("ostrakon_objects", "Objects in the view, by resource."),
+            &["resource"],
+        )?,
+    }))
+}
+
+impl Collector for Queues {
+    fn desc(&self) -> Vec<&Desc> {
+        let mut desc = self.depth.desc();
+        desc.extend(self.adds.desc());
+        desc.extend(self.timers.desc());
+        desc.extend(self.in_flight.desc());
+        desc.extend(self.objects.desc());
+        desc
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        let (nodes, pods) = (&self.shared.nodes, &self.shared.pods);
+        for (name, depth, adds) in [
+            ("noexec_taint_node", nodes.len(), nodes.adds()),
+            ("noexec_taint_pod", pods.len(), pods.adds()),
+        ] {
+            self.depth.with_label_values(&[name]).set(signed(depth));
+            let counter = self.adds.with_label_values(&[name]);
+            counter.inc_by(adds.saturating_sub(counter.get()));
+        }
+        let mut running = 0;
+        for (shard, timers) in self.shared.timers.iter().enumerate() {
+            self.timers.with_label_values(&[&shard.to_string()]).set(signed(timers.len()));
+            running += timers.running();
+        }
+        self.in_flight.set(signed(running));
+        let (nodes, pods) = self.shared.view.counts();
+        self.objects.with_label_values(&["nodes"]).set(signed(nodes));
+        self.objects.with_label_values(&["pods"]).set(signed(pods));
+        let mut families = self.depth.collect();
+        families.extend(self.adds.collect());
+        families.extend(self.timers.collect());
+        families.extend(self.in_flight.collect());
+        families.extend(self.objects.collect());
+        families
+    }
+}
+
+fn signed(count: usize) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}

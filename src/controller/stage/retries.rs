@@ -1,0 +1,146 @@
+//! Evictions that fail, and what becomes of them: the cases by which upstream's durable retry is
+//! tested, and more.
+
+use super::*;
+use crate::model::build::{equal, exists, node, pod, taint};
+
+fn tainted() -> Node {
+    node("n1").tainted(taint("testTaint1", "test1"))
+}
+
+fn tolerating(seconds: i64) -> Pod {
+    pod("a").tolerating(equal("testTaint1", "test1").lasting(seconds))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_denied_eviction_is_tried_for_ever_at_a_growing_pace_and_announced_once() {
+    let mut stage = Stage::new();
+    stage.deny(FailureKind::Forbidden);
+    stage.put_pod(pod("a")).await;
+    stage.put_node(tainted()).await;
+    stage.pass_secs(20.0).await;
+    let tries = stage.deletions("a");
+    assert!((5..=9).contains(&tries.len()), "doubling from 250 ms: {tries:?}");
+    for window in tries.windows(3) {
+        assert!(window[2] - window[1] > (window[1] - window[0]) * 0.45, "{tries:?}");
+    }
+    stage.pass_secs(3600.0).await;
+    let tries = stage.deletions("a");
+    assert!(tries.len() >= 30, "every two minutes at the least: {}", tries.len());
+    assert!((stage.metric("ostrakon_backlog_pods", Some("forbidden")) - 1.0).abs() < 0.1);
+    let events = stage.events();
+    assert_eq!(events.iter().filter(|e| e.starts_with("Marking")).count(), 1);
+    assert_eq!(events.iter().filter(|e| e.starts_with("Cannot delete")).count(), 1);
+
+    stage.allow();
+    stage.pass_secs(121.0).await;
+    assert_eq!(stage.deletions("a").len(), tries.len() + 1, "gone at the next try, and no more");
+    assert!(stage.metric("ostrakon_backlog_pods", Some("forbidden")).abs() < 0.1);
+    assert!(stage.shared.backlog.is_empty());
+    stage.pass_secs(600.0).await;
+    assert_eq!(stage.deletions("a").len(), tries.len() + 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_zero_second_toleration_changes_nothing_about_the_retries() {
+    let mut stage = Stage::new();
+    stage.deny(FailureKind::Forbidden);
+    stage.put_pod(pod("a")).await;
+    stage.put_node(tainted()).await;
+    stage.pass_secs(10.0).await;
+    let before = stage.deletions("a");
+    stage.put_pod(tolerating(0)).await;
+    let after = stage.deletions("a");
+    assert_eq!(before.len(), after.len(), "the pause goes on: no new burst");
+    stage.pass_secs(60.0).await;
+    let tries = stage.deletions("a");
+    let last = tries[tries.len() - 1] - tries[tries.len() - 2];
+    assert!(last > 4.0, "the pauses went on growing: {tries:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_replacement_under_the_same_name_is_not_touched_by_the_retry() {
+    let mut stage = Stage::new();
+    stage.deny(FailureKind::Forbidden);
+    let old = pod("a");
+    stage.put_pod(old.clone()).await;
+    stage.put_node(tainted()).await;
+    stage.pass_secs(2.0).await;
+    let before = stage.deletions("a").len();
+    assert!(before > 0);
+    let new = Pod { uid: Uid(4711), ..tolerating(3600) };
+    stage.remove_pod(&old).await;
+    stage.put_pod(new.clone()).await;
+    stage.allow();
+    stage.pass_secs(600.0).await;
+    assert_eq!(stage.deletions("a").len(), before);
+    assert!(stage.timer(&new).is_some(), "it has a countdown of its own");
+    assert!(stage.timer(&old).is_none());
+    assert!(stage.shared.backlog.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_taint_that_is_removed_ends_the_retries() {
+    let mut stage = Stage::new();
+    stage.deny(FailureKind::Server);
+    stage.put_pod(pod("a")).await;
+    stage.put_node(tainted()).await;
+    stage.pass_secs(2.0).await;
+    let before = stage.deletions("a").len();
+    stage.put_node(node("n1")).await;
+    stage.allow();
+    stage.pass_secs(600.0).await;
+    assert_eq!(stage.deletions("a").len(), before);
+    assert!(stage.shared.backlog.is_empty());
+    assert_eq!(stage.events().last().unwrap(), "Cancelling deletion of Pod default/a");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_toleration_that_is_gained_meanwhile_sets_a_deadline() {
+    let mut stage = Stage::new();
+    stage.deny(FailureKind::Forbidden);
+    stage.put_pod(pod("a")).await;
+    stage.put_node(tainted()).await;
+    stage.pass_secs(3.0).await;
+    let before = stage.deletions("a").len();
+    stage.put_pod(tolerating(10)).await; // Counted from the first sight of the taint, at noon.
+    stage.allow();
+    stage.pass_secs(6.5).await;
+    assert_eq!(stage.deletions("a").len(), before, "not before 10 s");
+    stage.pass_secs(1.0).await;
+    assert_eq!(stage.deletions("a").len(), before + 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_taint_that_is_swapped_for_a_tolerated_one_sets_a_deadline() {
+    let mut stage = Stage::new();
+    stage.deny(FailureKind::Forbidden);
+    let pod = pod("a").tolerating(exists("testTaint2").lasting(5));
+    stage.put_pod(pod.clone()).await;
+    stage.put_node(tainted()).await;
+    stage.pass_secs(3.0).await;
+    let before = stage.deletions("a").len();
+    stage.put_node(node("n1").tainted(taint("testTaint2", "test2"))).await;
+    stage.allow();
+    stage.pass_secs(4.5).await;
+    assert_eq!(stage.deletions("a").len(), before, "not before 5 s");
+    stage.pass_secs(1.0).await;
+    assert_eq!(stage.deletions("a").len(), before + 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_is_deleted_once_although_the_watch_does_not_show_it() {
+    let mut stage = Stage::new().seen_late();
+    stage.put_pod(pod("a")).await;
+    stage.put_node(tainted()).await;
+    stage.pass_secs(1.0).await;
+    // Whatever makes the pod be judged again meanwhile.
+    stage.put_node(tainted().tainted(taint("testTaint2", "test2"))).await;
+    stage.pass_secs(300.0).await;
+    assert_eq!(stage.deletions("a").len(), 1);
+    assert_eq!(stage.shared.backlog.len(), 1, "kept in sight until it is seen to be gone");
+    stage.see_pods().await;
+    assert!(stage.shared.backlog.is_empty());
+    stage.pass_secs(300.0).await;
+    assert_eq!(stage.deletions("a").len(), 1);
+}

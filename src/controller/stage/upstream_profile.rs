@@ -1,0 +1,154 @@
+//! Where the two sets of rules differ: what `--compat upstream` keeps, and what our own do instead.
+
+use super::*;
+use crate::model::build::{equal, exists, node, pod, taint};
+
+const UPSTREAM: Compat = Compat::Upstream;
+const OURS: Compat = Compat::None;
+
+/// When the pod `a` leaves, in seconds since noon, within the next hour.
+async fn leaves_at(stage: &mut Stage) -> Option<f64> {
+    stage.pass_secs(3600.0).await;
+    let deletions = stage.deletions("a");
+    assert!(deletions.len() <= 1, "deleted more than once: {deletions:?}");
+    deletions.first().map(|when| (when * 10.0).round() / 10.0)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_second_taint_with_less_time_shortens_ours_only() {
+    for (compat, expected) in [(UPSTREAM, 3600.0), (OURS, 110.0)] {
+        let mut stage = Stage::with(compat);
+        let pod =
+            pod("a").tolerating(exists("a").lasting(3600)).tolerating(exists("b").lasting(10));
+        stage.put_pod(pod).await;
+        stage.put_node(node("n1").tainted(taint("a", ""))).await;
+        stage.pass_secs(100.0).await;
+        stage.put_node(node("n1").tainted(taint("a", "")).tainted(taint("b", ""))).await;
+        assert_eq!(leaves_at(&mut stage).await, Some(expected), "{compat:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_shorter_of_two_taints_that_goes_lengthens_ours_only() {
+    for (compat, expected) in [(UPSTREAM, 10.0), (OURS, 300.0)] {
+        let mut stage = Stage::with(compat);
+        let pod = pod("a").tolerating(exists("a").lasting(10)).tolerating(exists("b").lasting(300));
+        stage.put_pod(pod).await;
+        stage.put_node(node("n1").tainted(taint("a", "")).tainted(taint("b", ""))).await;
+        stage.pass_secs(5.0).await;
+        stage.put_node(node("n1").tainted(taint("b", ""))).await;
+        assert_eq!(leaves_at(&mut stage).await, Some(expected), "{compat:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_taint_that_is_replaced_by_another_counts_anew_in_ours_only() {
+    for (compat, expected) in [(UPSTREAM, 10.0), (OURS, 305.0)] {
+        let mut stage = Stage::with(compat);
+        let pod = pod("a").tolerating(exists("a").lasting(10)).tolerating(exists("b").lasting(300));
+        stage.put_pod(pod).await;
+        stage.put_node(node("n1").tainted(taint("a", ""))).await;
+        stage.pass_secs(5.0).await;
+        stage.put_node(node("n1").tainted(taint("b", ""))).await;
+        assert_eq!(leaves_at(&mut stage).await, Some(expected), "{compat:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn time_added_moves_ours_in_both_directions() {
+    for (compat, expected) in [(UPSTREAM, 300.0), (OURS, 250.0)] {
+        let mut stage = Stage::with(compat);
+        stage.put_pod(pod("a").tolerating(exists("a").lasting(300))).await;
+        stage.put_node(node("n1").tainted(taint("a", "").added_at(0))).await;
+        stage.pass_secs(5.0).await;
+        stage.put_node(node("n1").tainted(taint("a", "").added_at(-50))).await;
+        assert_eq!(leaves_at(&mut stage).await, Some(expected), "{compat:?}");
+    }
+    for (compat, expected) in [(UPSTREAM, 300.0), (OURS, 304.0)] {
+        let mut stage = Stage::with(compat);
+        stage.put_pod(pod("a").tolerating(exists("a").lasting(300))).await;
+        stage.put_node(node("n1").tainted(taint("a", "").added_at(0))).await;
+        stage.pass_secs(5.0).await;
+        stage.put_node(node("n1").tainted(taint("a", "").added_at(4))).await;
+        assert_eq!(leaves_at(&mut stage).await, Some(expected), "{compat:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_old_taint_counts_from_when_it_was_put_on_in_ours_only() {
+    for (compat, expected) in [(UPSTREAM, 300.0), (OURS, 0.0)] {
+        let mut stage = Stage::with(compat);
+        stage.put_pod(pod("a").tolerating(exists("a").lasting(300))).await;
+        stage.put_node(node("n1").tainted(taint("a", "").added_at(-1000))).await;
+        assert_eq!(leaves_at(&mut stage).await, Some(expected), "{compat:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn finished_pods_go_upstream_only() {
+    for (compat, goes) in [(UPSTREAM, true), (OURS, false)] {
+        let mut stage = Stage::with(compat);
+        stage.put_pod(pod("a").that_is(PodClass::Finished)).await;
+        stage.put_node(node("n1").tainted(taint("a", ""))).await;
+        assert_eq!(leaves_at(&mut stage).await.is_some(), goes, "{compat:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn mirror_and_terminating_pods_stay_in_ours() {
+    for class in [PodClass::Mirror, PodClass::Terminating] {
+        let mut stage = Stage::with(OURS);
+        stage.put_pod(pod("a").that_is(class)).await;
+        stage.put_node(node("n1").tainted(taint("a", ""))).await;
+        assert_eq!(leaves_at(&mut stage).await, None, "{class:?}");
+        assert!(stage.asked().is_empty());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_ends_or_is_deleted_by_another_is_let_go_of() {
+    for class in [PodClass::Finished, PodClass::Terminating] {
+        let mut stage = Stage::with(OURS);
+        let pod = pod("a").tolerating(exists("a").lasting(60));
+        stage.put_pod(pod.clone()).await;
+        stage.put_node(node("n1").tainted(taint("a", ""))).await;
+        assert!(stage.timer(&pod).is_some());
+        stage.put_pod(pod.clone().that_is(class)).await;
+        assert!(stage.timer(&pod).is_none(), "{class:?}");
+        assert_eq!(leaves_at(&mut stage).await, None);
+        assert!(stage.events().is_empty(), "nothing was cancelled that would have mattered");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_swap_of_not_ready_and_unreachable_keeps_the_countdown_in_both() {
+    use crate::model::build::{not_ready, unreachable};
+    for compat in [UPSTREAM, OURS] {
+        let mut stage = Stage::with(compat);
+        let pod = pod("a")
+            .tolerating(exists("node.kubernetes.io/not-ready").lasting(300))
+            .tolerating(exists("node.kubernetes.io/unreachable").lasting(300));
+        stage.put_pod(pod).await;
+        stage.put_node(node("n1").tainted(not_ready(0))).await;
+        stage.pass_secs(100.0).await;
+        stage.put_node(node("n1").tainted(not_ready(0)).tainted(unreachable(100))).await;
+        stage.put_node(node("n1").tainted(unreachable(100))).await;
+        assert_eq!(leaves_at(&mut stage).await, Some(300.0), "{compat:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restart_counts_anew_upstream_only() {
+    for (compat, expected) in [(UPSTREAM, 400.0), (OURS, 300.0)] {
+        let mut stage = Stage::with(compat);
+        let pod = pod("a").tolerating(equal("a", "").lasting(300));
+        stage.put_pod(pod).await;
+        stage.put_node(node("n1").tainted(taint("a", ""))).await;
+        if compat == OURS {
+            stage.write_records().await;
+        }
+        stage.pass_secs(100.0).await;
+        let mut stage = stage.restart().await;
+        assert_eq!(leaves_at(&mut stage).await, Some(expected), "{compat:?}");
+    }
+}

@@ -1,0 +1,123 @@
+//! What the parts of a running controller share.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tokio::time::Instant;
+
+use crate::clock::Clock;
+use crate::cluster::View;
+use crate::config::Compat;
+use crate::evict::Backlog;
+use crate::model::{NodeName, PodRef, Uid, Verdict};
+use crate::observe::Recorder;
+use crate::pipeline::{SHARDS, Sharded, TimedQueue, WorkQueue};
+
+/// A node in the node queue, by its name.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct NodeKey(pub NodeName);
+
+/// A pod in the pod queue: by its UID, beside the node whose shard it belongs to.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct PodKey {
+    pub node: NodeName,
+    pub uid: Uid,
+}
+
+impl Sharded for NodeKey {
+    fn node_name(&self) -> &str {
+        self.0.as_str()
+    }
+}
+
+impl Sharded for PodKey {
+    fn node_name(&self) -> &str {
+        self.node.as_str()
+    }
+}
+
+/// What a timer is for.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum TimerKey {
+    Pod(Uid),
+    Node(NodeName),
+}
+
+/// What is to be done when it is due.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Work {
+    /// Remove the pod.
+    Evict { pod: PodRef, verdict: Verdict },
+    /// Look at the node again.
+    LookAgain,
+}
+
+pub(super) type Timers = TimedQueue<TimerKey, Work>;
+
+/// The facts, the queues and the timers: shared by everything that runs.
+pub(super) struct Shared {
+    pub clock: Clock,
+    pub compat: Compat,
+    pub view: View,
+    pub nodes: Arc<WorkQueue<NodeKey>>,
+    pub pods: Arc<WorkQueue<PodKey>>,
+    /// One timed queue per shard.
+    pub timers: [Timers; SHARDS],
+    /// Nodes whose record may have to be written.
+    pub records: TimedQueue<NodeName, ()>,
+    pub backlog: Arc<Backlog>,
+    pub recorder: Recorder,
+    /// Whether the watch of the nodes is connected.
+    pub nodes_current: AtomicBool,
+}
+
+impl Shared {
+    pub(super) fn new(clock: Clock, compat: Compat, recorder: Recorder) -> Self {
+        Self {
+            clock,
+            compat,
+            view: View::default(),
+            nodes: Arc::default(),
+            pods: Arc::default(),
+            timers: std::array::from_fn(|_| Timers::new()),
+            records: TimedQueue::new(),
+            backlog: Arc::default(),
+            recorder,
+            nodes_current: AtomicBool::new(false),
+        }
+    }
+
+    pub(super) fn node_changed(&self, name: NodeName) {
+        self.nodes.add(NodeKey(name));
+    }
+
+    pub(super) fn pod_changed(&self, node: NodeName, uid: Uid) {
+        self.pods.add(PodKey { node, uid });
+    }
+
+    /// When the work that a verdict calls for is due; `None` if it calls for none.
+    pub(super) fn due(&self, verdict: &Verdict) -> Option<Instant> {
+        match verdict {
+            Verdict::Keep(_) => None,
+            Verdict::EvictNow(_) => Some(Instant::now()),
+            Verdict::EvictAt { deadline, .. } => Some(self.clock.instant_of(deadline.0)),
+        }
+    }
+
+    /// Re-arms everything after the clock was set.
+    pub(super) fn rearm(&self) -> usize {
+        let due = |work: &Work| match work {
+            Work::Evict { verdict, .. } => self.due(verdict),
+            Work::LookAgain => Some(Instant::now()),
+        };
+        self.timers.iter().map(|timers| timers.rearm_all(due)).sum()
+    }
+
+    pub(super) fn set_nodes_current(&self, yes: bool) {
+        self.nodes_current.store(yes, Ordering::Release);
+    }
+
+    pub(super) fn nodes_current(&self) -> bool {
+        self.nodes_current.load(Ordering::Acquire)
+    }
+}

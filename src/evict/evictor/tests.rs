@@ -1,0 +1,442 @@
+use std::collections::VecDeque;
+
+use parking_lot::Mutex;
+use prometheus::Registry;
+
+use super::*;
+use crate::model::{Cause, Deadline, Effect, Kept, PodClass, Ready, ReadyStatus, Taint, Uid};
+
+fn noon() -> Timestamp {
+    "2026-01-01T12:00:00Z".parse().unwrap()
+}
+
+fn pod() -> Pod {
+    Pod {
+        uid: Uid(7),
+        namespace: Arc::from("shop"),
+        name: Arc::from("web-0"),
+        node: "n1".into(),
+        tolerations: Arc::from([]),
+        bound: "2026-01-01T11:00:00Z".parse().unwrap(),
+        class: PodClass::Ordinary,
+        disruption: Disruption::None,
+        generation: 1,
+    }
+}
+
+fn cause() -> Cause {
+    let taint = Taint {
+        key: Arc::from("k"),
+        value: Arc::from(""),
+        effect: Effect::NoExecute,
+        time_added: None,
+    };
+    Cause { taint, tolerance: None }
+}
+
+fn now() -> Verdict {
+    Verdict::EvictNow(cause())
+}
+
+fn keep() -> Verdict {
+    Verdict::Keep(Kept::NoTaints)
+}
+
+/// What the view and the API server say, and what was asked of the latter.
+struct World {
+    pod: Option<Pod>,
+    view: Verdict,
+    live: Verdict,
+    current: bool,
+    presence: Result<Presence, Failure>,
+    refusals: VecDeque<(&'static str, Failure)>,
+    /// Verdict of the view once the condition is written.
+    after_mark: Option<Verdict>,
+    requests: Vec<&'static str>,
+    told: Vec<String>,
+}
+
+type Shared = Arc<Mutex<World>>;
+
+#[derive(Clone)]
+struct Fake(Shared);
+
+impl Fake {
+    fn request(&self, name: &'static str) -> Result<(), Failure> {
+        let mut world = self.0.lock();
+        world.requests.push(name);
+        match world.refusals.front() {
+            Some((at, _)) if *at == name => Err(world.refusals.pop_front().unwrap().1),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Judge for Fake {
+    fn judge(&self, _: &PodRef, _: &Verdict) -> Judgement {
+        let world = self.0.lock();
+        Judgement {
+            verdict: world.view.clone(),
+            pod: world.pod.clone().map(Arc::new),
+            current: world.current,
+        }
+    }
+
+    fn judge_on(&self, _: &PodRef, _: &Verdict, _: Option<&Node>) -> Verdict {
+        self.0.lock().live.clone()
+    }
+}
+
+impl Requests for Fake {
+    async fn mark(&self, _: &Pod, _: Timestamp) -> Result<(), Failure> {
+        self.request("mark")?;
+        let mut world = self.0.lock();
+        if let Some(verdict) = world.after_mark.take() {
+            world.view = verdict;
+        }
+        Ok(())
+    }
+
+    async fn delete(&self, _: &PodRef) -> Result<(), Failure> {
+        self.request("delete")
+    }
+
+    async fn presence(&self, _: &PodRef) -> Result<Presence, Failure> {
+        self.request("presence")?;
+        self.0.lock().presence.clone()
+    }
+
+    async fn node(&self, name: &NodeName) -> Result<Option<Node>, Failure> {
+        self.request("node")?;
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        Ok(Some(Node {
+            name: name.clone(),
+            uid: Uid(1),
+            taints: Arc::from([]),
+            ready: Ready { status: ReadyStatus::True, since: None },
+            since_annotation: None,
+        }))
+    }
+}
+
+impl Notices for Fake {
+    fn evicting(&self, pod: &PodRef, _: &Verdict) {
+        self.0.lock().told.push(format!("evicting {pod}"));
+    }
+
+    fn failing(&self, pod: &PodRef, _: &Verdict, kind: FailureKind, _: &str) {
+        self.0.lock().told.push(format!("failing {pod} {}", kind.label()));
+    }
+}
+
+struct Bench {
+    world: Shared,
+    backlog: Arc<Backlog>,
+    registry: Registry,
+    evictor: Evictor<Fake, Fake, Fake>,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let world = Arc::new(Mutex::new(World {
+            pod: Some(pod()),
+            view: now(),
+            live: now(),
+            current: true,
+            presence: Ok(Presence::Running),
+            refusals: VecDeque::new(),
+            after_mark: None,
+            requests: vec![],
+            told: vec![],
+        }));
+        let backlog = Arc::new(Backlog::default());
+        let registry = Registry::new();
+        let metrics = Metrics::register(&registry, Arc::clone(&backlog)).unwrap();
+        let fake = Fake(Arc::clone(&world));
+        let evictor = Evictor::new(
+            fake.clone(),
+            fake.clone(),
+            fake,
+            Arc::clone(&backlog),
+            metrics,
+            Clock::starting_at(noon()),
+        );
+        Self { world, backlog, registry, evictor }
+    }
+
+    fn job(&self) -> Job {
+        Job { pod: pod().reference(), verdict: self.world.lock().view.clone(), due: Instant::now() }
+    }
+
+    async fn run(&self) -> Outcome {
+        self.evictor.carry_out(&self.job()).await
+    }
+
+    fn refuse(&self, at: &'static str, failure: Failure) {
+        self.world.lock().refusals.push_back((at, failure));
+    }
+
+    fn requests(&self) -> Vec<&'static str> {
+        std::mem::take(&mut self.world.lock().requests)
+    }
+
+    fn told(&self) -> Vec<String> {
+        std::mem::take(&mut self.world.lock().told)
+    }
+
+    fn state(&self) -> Option<State> {
+        self.backlog.get(Uid(7)).map(|condemned| condemned.state)
+    }
+
+    fn deletions(&self) -> f64 {
+        let families = self.registry.gather();
+        let family = families
+            .iter()
+            .find(|f| f.name() == "taint_eviction_controller_pod_deletions_total")
+            .unwrap();
+        family.get_metric()[0].get_counter().get_value()
+    }
+}
+
+fn server_error() -> Failure {
+    Failure::Retry { kind: FailureKind::Server, message: "500".into(), after: None }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_condemned_pod_is_marked_and_deleted_by_two_requests() {
+    let bench = Bench::new();
+    assert!(matches!(bench.run().await, Outcome::Again(_)));
+    assert_eq!(bench.requests(), ["mark", "delete"]);
+    assert_eq!(bench.told(), ["evicting shop/web-0"]);
+    assert_eq!(bench.state(), Some(State::Sent), "it stays in the backlog until it is seen to go");
+    assert!((bench.deletions() - 1.0).abs() < f64::EPSILON);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_latency_is_counted_in_seconds_from_the_first_due_time() {
+    let bench = Bench::new();
+    let job = bench.job();
+    tokio::time::advance(Duration::from_secs(2)).await;
+    bench.refuse("delete", server_error());
+    bench.evictor.carry_out(&job).await;
+    tokio::time::advance(Duration::from_secs(1)).await;
+    bench.evictor.carry_out(&Job { due: Instant::now(), ..job }).await;
+    let families = bench.registry.gather();
+    let family = families.iter().find(|f| f.name().ends_with("deletion_duration_seconds")).unwrap();
+    let sum = family.get_metric()[0].get_histogram().get_sample_sum();
+    assert!((sum - 3.0).abs() < 0.1, "{sum}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_is_no_longer_condemned_is_not_touched() {
+    let bench = Bench::new();
+    let job = bench.job();
+    bench.world.lock().view = keep();
+    assert_eq!(bench.evictor.carry_out(&job).await, Outcome::Reconsider);
+    assert!(bench.requests().is_empty());
+    assert!(bench.told().is_empty());
+    assert_eq!(bench.state(), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deadline_that_moved_away_is_not_due() {
+    let bench = Bench::new();
+    let job = bench.job();
+    let deadline = Deadline::after(noon(), 60);
+    bench.world.lock().view = Verdict::EvictAt { deadline, cause: cause() };
+    assert_eq!(bench.evictor.carry_out(&job).await, Outcome::Reconsider);
+    assert!(bench.requests().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_is_gone_from_the_view_is_not_touched() {
+    let bench = Bench::new();
+    let job = bench.job();
+    bench.world.lock().pod = None;
+    assert_eq!(bench.evictor.carry_out(&job).await, Outcome::Reconsider);
+    assert!(bench.requests().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_freshly_bound_pod_goes_only_if_the_api_server_confirms_the_taint() {
+    let bench = Bench::new();
+    bench.world.lock().pod.as_mut().unwrap().bound = "2026-01-01T11:59:55Z".parse().unwrap();
+    bench.world.lock().live = keep();
+    let outcome = bench.run().await;
+    assert_eq!(outcome, Outcome::Again(UNTIL_CAUGHT_UP));
+    assert_eq!(bench.requests(), ["node"], "nothing is written");
+    assert!(bench.told().is_empty());
+    assert_eq!(bench.state(), Some(State::Unconfirmed));
+
+    bench.world.lock().live = now();
+    tokio::time::advance(UNTIL_CAUGHT_UP).await;
+    bench.run().await;
+    assert_eq!(bench.requests(), ["node", "mark", "delete"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_countdown_and_a_lost_watch_ask_the_api_server_too() {
+    let bench = Bench::new();
+    bench.world.lock().current = false;
+    bench.run().await;
+    assert_eq!(bench.requests(), ["node", "mark", "delete"]);
+
+    let bench = Bench::new();
+    let over = Verdict::EvictAt { deadline: Deadline(noon()), cause: cause() };
+    bench.world.lock().view = over.clone();
+    bench.world.lock().live = over;
+    bench.run().await;
+    assert_eq!(bench.requests(), ["node", "mark", "delete"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_of_one_node_share_one_read_of_it() {
+    let bench = Bench::new();
+    bench.world.lock().current = false;
+    let job = bench.job();
+    let many = (0..20).map(|n| {
+        let mut job = job.clone();
+        job.pod.uid = Uid(n);
+        let evictor = &bench.evictor;
+        async move { evictor.carry_out(&job).await }
+    });
+    futures::future::join_all(many).await;
+    let requests = bench.requests();
+    assert_eq!(requests.iter().filter(|r| **r == "node").count(), 1);
+    assert_eq!(requests.iter().filter(|r| **r == "delete").count(), 20);
+    tokio::time::advance(Duration::from_millis(1500)).await;
+    bench.evictor.carry_out(&Job { pod: PodRef { uid: Uid(99), ..job.pod }, ..job }).await;
+    assert_eq!(bench.requests()[0], "node", "an old answer is not used");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_taint_that_goes_while_the_condition_is_written_saves_the_pod() {
+    let bench = Bench::new();
+    bench.world.lock().after_mark = Some(keep());
+    assert_eq!(bench.run().await, Outcome::Reconsider);
+    assert_eq!(bench.requests(), ["mark"]);
+    assert_eq!(bench.state(), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_condition_that_is_there_is_not_written_again() {
+    let bench = Bench::new();
+    bench.world.lock().pod.as_mut().unwrap().disruption = Disruption::ByTaint;
+    bench.run().await;
+    assert_eq!(bench.requests(), ["delete"]);
+
+    let bench = Bench::new();
+    bench.refuse("delete", server_error());
+    bench.run().await;
+    assert_eq!(bench.requests(), ["mark", "delete"]);
+    tokio::time::advance(Duration::from_secs(1)).await;
+    bench.run().await;
+    assert_eq!(bench.requests(), ["node", "delete"], "marked, although the view lags");
+    assert_eq!(bench.told().iter().filter(|t| t.starts_with("evicting")).count(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_condition_that_was_taken_back_is_written_again() {
+    let bench = Bench::new();
+    bench.refuse("delete", server_error());
+    bench.run().await;
+    bench.requests();
+    tokio::time::advance(Duration::from_secs(121)).await;
+    bench.run().await;
+    assert_eq!(bench.requests(), ["node", "mark", "delete"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_kind_of_failure_is_tried_again_for_ever_with_growing_pauses() {
+    for code in [401, 403, 400, 422, 429, 500, 503, 504, 418] {
+        let bench = Bench::new();
+        let kind = FailureKind::of_code(code);
+        for n in 0..40 {
+            let failure = Failure::Retry { kind, message: code.to_string(), after: None };
+            bench.refuse("delete", failure);
+            let Outcome::Again(pause) = bench.run().await else { panic!("{code}: lost") };
+            let most = Duration::from_millis(250).saturating_mul(1 << n.min(20));
+            assert!(pause <= most.min(Duration::from_secs(120)), "{code} {n}: {pause:?}");
+            assert_eq!(bench.state(), Some(State::Failing(kind)));
+            tokio::time::advance(pause).await;
+        }
+        let told = bench.told();
+        let warned = told.iter().filter(|t| t.starts_with("failing")).count();
+        assert_eq!(warned, 1, "one warning per pod and cause: {told:?}");
+        bench.run().await;
+        assert_eq!(bench.state(), Some(State::Sent), "{code}: gone once the cause is mended");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_servers_wish_to_wait_is_honoured() {
+    let bench = Bench::new();
+    let after = Some(Duration::from_secs(30));
+    bench.refuse(
+        "mark",
+        Failure::Retry { kind: FailureKind::Throttled, message: "x".into(), after },
+    );
+    assert_eq!(bench.run().await, Outcome::Again(Duration::from_secs(30)));
+    assert_eq!(bench.requests(), ["mark"], "not deleted without its condition");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_is_gone_at_the_server_is_no_failure() {
+    for at in ["mark", "delete"] {
+        let bench = Bench::new();
+        bench.refuse(at, Failure::Gone);
+        assert!(matches!(bench.run().await, Outcome::Again(UNTIL_SEEN)));
+        assert_eq!(bench.state(), Some(State::Sent));
+        assert!(bench.told().iter().all(|t| !t.starts_with("failing")));
+        assert!(bench.deletions().abs() < f64::EPSILON, "counted apart");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_conflict_is_looked_into() {
+    let bench = Bench::new();
+    bench.refuse("delete", Failure::Conflict("UID".into()));
+    bench.world.lock().presence = Ok(Presence::Gone);
+    bench.run().await;
+    assert_eq!(bench.requests(), ["mark", "delete", "presence"]);
+    assert_eq!(bench.state(), Some(State::Sent), "another pod has the name: gone");
+
+    let bench = Bench::new();
+    bench.refuse("mark", Failure::Conflict("lost a race".into()));
+    bench.run().await;
+    assert_eq!(bench.state(), Some(State::Failing(FailureKind::Conflict)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deletion_that_was_taken_is_not_sent_twice_while_the_watch_lags() {
+    let bench = Bench::new();
+    bench.run().await;
+    bench.requests();
+    for presence in [Presence::Terminating, Presence::Gone] {
+        bench.world.lock().presence = Ok(presence);
+        tokio::time::advance(UNTIL_SEEN).await;
+        assert_eq!(bench.run().await, Outcome::Again(UNTIL_SEEN));
+        assert_eq!(bench.requests(), ["presence"]);
+    }
+    assert!((bench.deletions() - 1.0).abs() < f64::EPSILON);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deletion_that_was_taken_and_not_done_is_sent_again() {
+    let bench = Bench::new();
+    bench.run().await;
+    bench.requests();
+    tokio::time::advance(UNTIL_SEEN).await;
+    bench.run().await;
+    assert_eq!(bench.requests(), ["presence", "node", "delete"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failed_read_of_the_node_puts_the_eviction_off() {
+    let bench = Bench::new();
+    bench.world.lock().current = false;
+    bench.refuse("node", server_error());
+    bench.run().await;
+    assert_eq!(bench.requests(), ["node"]);
+    assert_eq!(bench.state(), Some(State::Failing(FailureKind::Server)));
+}

@@ -1,0 +1,97 @@
+//! Failed requests, told apart by what to do next.
+
+use std::fmt;
+use std::time::Duration;
+
+/// What kind of failure it was: a metric label, and what a person is told once per pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum FailureKind {
+    /// 401: the credentials were not taken.
+    Unauthorized,
+    /// 403: RBAC, an admission policy or a webhook refused.
+    Forbidden,
+    /// 409 on the pod itself, not on its identity.
+    Conflict,
+    /// 422 or 400: the request was judged invalid, as a policy may do.
+    Invalid,
+    /// 429: the server is overloaded.
+    Throttled,
+    /// 5xx: the server failed.
+    Server,
+    /// No answer in time.
+    Timeout,
+    /// The connection failed.
+    Connection,
+    /// An answer that fits nothing above.
+    Unexpected,
+}
+
+impl FailureKind {
+    /// All of them, in the order of their labels' declaration.
+    pub const ALL: [Self; 9] = [
+        Self::Unauthorized,
+        Self::Forbidden,
+        Self::Conflict,
+        Self::Invalid,
+        Self::Throttled,
+        Self::Server,
+        Self::Timeout,
+        Self::Connection,
+        Self::Unexpected,
+    ];
+
+    /// Its name as a metric label.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Unauthorized => "unauthorized",
+            Self::Forbidden => "forbidden",
+            Self::Conflict => "conflict",
+            Self::Invalid => "invalid",
+            Self::Throttled => "throttled",
+            Self::Server => "server_error",
+            Self::Timeout => "timeout",
+            Self::Connection => "connection",
+            Self::Unexpected => "unexpected",
+        }
+    }
+
+    /// The kind of a refusal with this HTTP status code.
+    pub fn of_code(code: u16) -> Self {
+        match code {
+            401 => Self::Unauthorized,
+            403 => Self::Forbidden,
+            409 => Self::Conflict,
+            400 | 422 => Self::Invalid,
+            429 => Self::Throttled,
+            500..=599 => Self::Server,
+            _ => Self::Unexpected,
+        }
+    }
+}
+
+/// A request that did not do what it was to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// The pod is gone: 404 from the API server itself.
+    Gone,
+    /// 409: the UID may be another one by now, or the write lost a race. Look which.
+    Conflict(String),
+    /// Anything else: to be tried again.
+    Retry {
+        /// What kind.
+        kind: FailureKind,
+        /// The server's or the connection's words.
+        message: String,
+        /// The least pause that the server asked for.
+        after: Option<Duration>,
+    },
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Gone => f.write_str("the pod is gone"),
+            Self::Conflict(message) | Self::Retry { message, .. } => f.write_str(message),
+        }
+    }
+}

@@ -1,0 +1,20 @@
+//! Carries verdicts out: asks again, marks the pod, deletes it, and tries for as long as it takes.
+//!
+//! What is due comes in as a [`Job`]; what became of it goes back as an [`Outcome`], and the
+//! timed queue decides when the job comes again. So a pod that cannot be removed now waits in the
+//! timed queue like any other, outside the slots, and is decided afresh when its pause is over.
+//!
+//! Nothing is written on the word of an old decision: the verdict is asked for again right before
+//! the first request and between the two, and where the facts may be older than the cluster's
+//! (see [`Evictor`]), the node is read from the API server first. Every request names the UID.
+
+mod backlog;
+mod confirm;
+mod evictor;
+mod failure;
+mod metrics;
+
+pub use backlog::{Backlog, Condemned, State};
+pub use evictor::{Evictor, Job, Judge, Judgement, Notices, Outcome, Presence, Requests};
+pub use failure::{Failure, FailureKind};
+pub use metrics::Metrics;

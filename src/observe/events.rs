@@ -1,0 +1,288 @@
+//! Kubernetes events: what happened to a pod or a node, for whoever looks with kubectl.
+//!
+//! They are a courtesy beside the work: the lane holds a bounded number, and what does not fit is
+//! counted and dropped, never waited for.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use jiff::Timestamp;
+use prometheus::{IntCounterVec, Opts, Registry};
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use crate::clock::Clock;
+use crate::model::{NodeName, PodRef, Uid, Verdict};
+
+/// Events that may wait. At some 50 events per second this is half a minute behind.
+const LANE: usize = 2048;
+/// Component under which upstream's events appear; alerts and audits match on it.
+const COMPONENT: &str = "taint-eviction-controller";
+/// Reason of upstream's events.
+const REASON: &str = "TaintManagerEviction";
+
+/// Counters of events. Clones share them.
+#[derive(Clone, Debug)]
+pub struct EventMetrics {
+    results: IntCounterVec,
+}
+
+impl EventMetrics {
+    /// Registers the counters.
+    ///
+    /// # Errors
+    /// A metric of the same name is registered already.
+    pub fn register(registry: &Registry) -> prometheus::Result<Self> {
+        let results = IntCounterVec::new(
+            Opts::new(
+                "ostrakon_events_total",
+                "Kubernetes events: sent, failed (refused or unanswered), dropped (the lane was \
+                 full).",
+            ),
+            &["result"],
+        )?;
+        for result in ["sent", "failed", "dropped"] {
+            results.with_label_values(&[result]);
+        }
+        registry.register(Box::new(results.clone()))?;
+        Ok(Self { results })
+    }
+
+    fn count(&self, result: &str) {
+        self.results.with_label_values(&[result]).inc();
+    }
+}
+
+/// An event ready to be created.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Event {
+    /// Namespace to create it in.
+    pub namespace: String,
+    /// The object, core/v1.
+    pub object: Value,
+}
+
+/// Makes events and puts them into the lane. Clones share it.
+#[derive(Clone, Debug)]
+pub struct Recorder {
+    lane: mpsc::Sender<Event>,
+    metrics: EventMetrics,
+    clock: Clock,
+    instance: Arc<str>,
+    serial: Arc<AtomicU64>,
+}
+
+/// The other end of the lane.
+#[derive(Debug)]
+pub struct EventLane {
+    events: mpsc::Receiver<Event>,
+    metrics: EventMetrics,
+}
+
+impl Recorder {
+    /// A recorder and its lane. `instance` names this process, for example its pod.
+    pub fn new(instance: &str, metrics: EventMetrics, clock: Clock) -> (Self, EventLane) {
+        let (lane, events) = mpsc::channel(LANE);
+        let recorder = Self {
+            lane,
+            metrics: metrics.clone(),
+            clock,
+            instance: Arc::from(instance),
+            serial: Arc::default(),
+        };
+        (recorder, EventLane { events, metrics })
+    }
+
+    /// The pod is being evicted: upstream's event, with the reason in full beside it.
+    pub fn evicting(&self, pod: &PodRef, verdict: &Verdict) {
+        let message = format!("Marking for deletion Pod {pod}");
+        self.about_pod(pod, "Normal", REASON, "Evict", &message, verdict);
+    }
+
+    /// The pod's countdown was cancelled: upstream's event.
+    pub fn cancelled(&self, pod: &PodRef, verdict: &Verdict) {
+        let message = format!("Cancelling deletion of Pod {pod}");
+        self.about_pod(pod, "Normal", REASON, "Cancel", &message, verdict);
+    }
+
+    /// The pod cannot be evicted for now.
+    pub fn failing(&self, pod: &PodRef, verdict: &Verdict, cause: &str, error: &str) {
+        let message = format!(
+            "Cannot delete Pod {pod} from node {} ({cause}: {error}); trying again until it \
+             succeeds",
+            pod.node
+        );
+        let reason = "TaintManagerEvictionFailed";
+        self.about_pod(pod, "Warning", reason, "Evict", &message, verdict);
+    }
+
+    /// The node's record of when its taints began cannot be read.
+    pub fn record_unreadable(&self, node: &NodeName, uid: Uid, error: &str) {
+        let regarding = json!({
+            "apiVersion": "v1", "kind": "Node", "name": node.as_str(), "uid": uid.to_string(),
+        });
+        let message = format!(
+            "Annotation ostrakon.dev/noexecute-since cannot be read and is replaced: {error}"
+        );
+        self.send(
+            "default",
+            node.as_str(),
+            &json!({
+                "type": "Warning", "reason": "TaintRecordUnreadable", "action": "ReplaceRecord",
+                "message": message, "involvedObject": regarding,
+            }),
+        );
+    }
+
+    fn about_pod(
+        &self,
+        pod: &PodRef,
+        kind: &str,
+        reason: &str,
+        action: &str,
+        message: &str,
+        verdict: &Verdict,
+    ) {
+        self.send(
+            &pod.namespace,
+            &pod.name,
+            &json!({
+                "metadata": {"annotations": {"ostrakon.dev/verdict": verdict.to_string()}},
+                "type": kind, "reason": reason, "action": action, "message": message,
+                "involvedObject": {
+                    "apiVersion": "v1", "kind": "Pod", "namespace": &*pod.namespace,
+                    "name": &*pod.name, "uid": pod.uid.to_string(),
+                },
+                "related": {"apiVersion": "v1", "kind": "Node", "name": pod.node.as_str()},
+            }),
+        );
+    }
+
+    fn send(&self, namespace: &str, about: &str, content: &Value) {
+        let now = self.clock.now();
+        let serial = self.serial.fetch_add(1, Ordering::Relaxed);
+        let mut object = content.clone();
+        // An object's name may take up the whole length that an event's name may have.
+        let about: String = about.chars().take(200).collect();
+        let about = about.trim_end_matches(['-', '.']);
+        let nanos = u64::try_from(now.as_nanosecond()).unwrap_or_default();
+        object["apiVersion"] = json!("v1");
+        object["kind"] = json!("Event");
+        object["metadata"]["name"] = json!(format!("{about}.{:x}", nanos.wrapping_add(serial)));
+        object["metadata"]["namespace"] = json!(namespace);
+        object["firstTimestamp"] = json!(seconds(now));
+        object["lastTimestamp"] = json!(seconds(now));
+        object["count"] = json!(1);
+        object["source"] = json!({"component": COMPONENT});
+        object["reportingComponent"] = json!(COMPONENT);
+        object["reportingInstance"] = json!(&*self.instance);
+        let event = Event { namespace: namespace.to_owned(), object };
+        if self.lane.try_send(event).is_err() {
+            self.metrics.count("dropped");
+        }
+    }
+}
+
+impl EventLane {
+    /// Messages of the events that wait, taken out.
+    #[cfg(test)]
+    pub(crate) fn take_messages(&mut self) -> Vec<String> {
+        let mut messages = Vec::new();
+        while let Ok(event) = self.events.try_recv() {
+            messages.push(event.object["message"].as_str().unwrap_or_default().to_owned());
+        }
+        messages
+    }
+
+    /// Hands each event to `create`, one after the other. After `stop` it takes no new ones, and
+    /// ends when those that wait have been handed over.
+    pub async fn run<F, E>(mut self, create: impl Fn(Event) -> F, stop: CancellationToken)
+    where
+        F: Future<Output = Result<(), E>>,
+        E: std::fmt::Display,
+    {
+        loop {
+            let next = tokio::select! {
+                next = self.events.recv() => next,
+                () = stop.cancelled(), if !self.events.is_closed() => {
+                    self.events.close();
+                    continue;
+                }
+            };
+            let Some(event) = next else { return };
+            match create(event).await {
+                Ok(()) => self.metrics.count("sent"),
+                Err(error) => {
+                    self.metrics.count("failed");
+                    tracing::debug!(%error, "event was not taken");
+                }
+            }
+        }
+    }
+}
+
+fn seconds(moment: Timestamp) -> String {
+    Timestamp::from_second(moment.as_second()).unwrap_or(moment).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Kept;
+
+    fn pod() -> PodRef {
+        PodRef { uid: Uid(7), namespace: "shop".into(), name: "web-0".into(), node: "n1".into() }
+    }
+
+    fn recorder() -> (Recorder, EventLane, EventMetrics) {
+        let metrics = EventMetrics::register(&Registry::new()).unwrap();
+        let clock = Clock::starting_at("2026-01-01T12:00:00.5Z".parse().unwrap());
+        let (recorder, lane) = Recorder::new("ostrakon-0", metrics.clone(), clock);
+        (recorder, lane, metrics)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn events_say_what_upstreams_say_and_more_beside_it() {
+        let (recorder, mut lane, _) = recorder();
+        let verdict = Verdict::Keep(Kept::NoTaints);
+        recorder.evicting(&pod(), &verdict);
+        recorder.cancelled(&pod(), &verdict);
+        let evicting = lane.events.recv().await.unwrap();
+        assert_eq!(evicting.namespace, "shop");
+        let object = evicting.object;
+        assert_eq!(object["type"], "Normal");
+        assert_eq!(object["reason"], "TaintManagerEviction");
+        assert_eq!(object["message"], "Marking for deletion Pod shop/web-0");
+        assert_eq!(object["source"]["component"], "taint-eviction-controller");
+        assert_eq!(object["involvedObject"]["uid"], pod().uid.to_string());
+        assert_eq!(object["related"]["name"], "n1");
+        assert_eq!(object["firstTimestamp"], "2026-01-01T12:00:00Z");
+        let verdict_text = object["metadata"]["annotations"]["ostrakon.dev/verdict"].as_str();
+        assert_eq!(verdict_text, Some("keep: its node has no NoExecute taint"));
+        let cancelled = lane.events.recv().await.unwrap().object;
+        assert_eq!(cancelled["message"], "Cancelling deletion of Pod shop/web-0");
+        assert_ne!(cancelled["metadata"]["name"], object["metadata"]["name"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_full_lane_drops_and_counts_and_never_waits() {
+        let (recorder, lane, metrics) = recorder();
+        for _ in 0..LANE + 3 {
+            recorder.cancelled(&pod(), &Verdict::Keep(Kept::NoTaints));
+        }
+        assert_eq!(metrics.results.with_label_values(&["dropped"]).get(), 3);
+        let create = |event: Event| async move {
+            let name = event.object["metadata"]["name"].as_str().unwrap().to_owned();
+            if name.ends_with('0') { Err("refused") } else { Ok(()) }
+        };
+        let stop = CancellationToken::new();
+        stop.cancel();
+        lane.run(create, stop).await;
+        let sent = metrics.results.with_label_values(&["sent"]).get();
+        let failed = metrics.results.with_label_values(&["failed"]).get();
+        assert_eq!(sent + failed, LANE as u64);
+        assert!(failed > 0);
+    }
+}

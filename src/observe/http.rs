@@ -1,0 +1,81 @@
+//! `/livez`, `/readyz` and `/metrics`.
+
+use std::net::SocketAddr;
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::IntoResponse;
+use axum::routing::get;
+use prometheus::{Registry, TextEncoder};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use super::Readiness;
+
+/// What the endpoints show.
+#[derive(Clone, Debug)]
+pub struct Endpoints {
+    /// Counters for `/metrics`.
+    pub registry: Registry,
+    /// What `/readyz` waits for.
+    pub readiness: Readiness,
+}
+
+/// The address cannot be listened on.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot listen on {address}: {cause}; choose another address with --listen")]
+pub struct ListenError {
+    address: SocketAddr,
+    cause: std::io::Error,
+}
+
+/// Listens on `address` and serves until `stop` in a task of its own. Returns the address in use,
+/// which tells the port if port 0 was asked for.
+///
+/// # Errors
+/// The address cannot be listened on.
+pub async fn serve(
+    address: SocketAddr,
+    endpoints: Endpoints,
+    stop: CancellationToken,
+) -> Result<(SocketAddr, tokio::task::JoinHandle<()>), ListenError> {
+    let error = |cause| ListenError { address, cause };
+    let listener = TcpListener::bind(address).await.map_err(error)?;
+    let bound = listener.local_addr().map_err(error)?;
+    let routes = Router::new()
+        .route("/livez", get(|| async { "ok\n" }))
+        .route("/readyz", get(readyz))
+        .route("/metrics", get(metrics))
+        .with_state(endpoints);
+    let task = tokio::spawn(async move {
+        let served = axum::serve(listener, routes)
+            .with_graceful_shutdown(async move { stop.cancelled().await })
+            .await;
+        if let Err(error) = served {
+            tracing::error!(%error, "the HTTP endpoints have stopped");
+        }
+    });
+    Ok((bound, task))
+}
+
+async fn readyz(State(endpoints): State<Endpoints>) -> (StatusCode, String) {
+    let awaited = endpoints.readiness.awaited();
+    if awaited.is_empty() {
+        (StatusCode::OK, "ok\n".to_owned())
+    } else {
+        (StatusCode::SERVICE_UNAVAILABLE, format!("waiting for: {}\n", awaited.join(", ")))
+    }
+}
+
+async fn metrics(State(endpoints): State<Endpoints>) -> impl IntoResponse {
+    match TextEncoder::new().encode_to_string(&endpoints.registry.gather()) {
+        Ok(text) => (StatusCode::OK, [(CONTENT_TYPE, prometheus::TEXT_FORMAT)], text),
+        Err(error) => (
+            StatusCode::INTERNAL_SERVER_ERROR,
+            [(CONTENT_TYPE, "text/plain")],
+            format!("cannot encode the metrics: {error}\n"),
+        ),
+    }
+}

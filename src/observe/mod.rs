@@ -1,0 +1,14 @@
+//! What people see: metrics, health, events, logs.
+//!
+//! Nothing here may hold up an eviction: events go through a bounded lane and are counted when it
+//! is full, and a scrape reads counters.
+
+mod events;
+mod health;
+mod http;
+mod logs;
+
+pub use events::{Event, EventLane, EventMetrics, Recorder};
+pub use health::{Gate, Readiness};
+pub use http::{Endpoints, ListenError, serve};
+pub use logs::{LogFormat, start_logs};

@@ -1,0 +1,28 @@
+//! How work gets to where it is done: work queues, shards, workers and the timed queue.
+//!
+//! ```text
+//!   node queue          pod queue          WorkQueue: names, each at most once
+//!       │ 1 thread          │ 1 thread     dispatch: FNV-1a(node name) mod 8
+//!   8 × channel (10)    8 × channel (1)    bounded
+//!       └──────► 8 workers ◄┘              8 threads: a node's items one after the other
+//!                    │ arm · disarm
+//!               8 × TimedQueue             countdowns; one consumer each
+//! ```
+//!
+//! It carries names, not facts. Whoever handles a name reads the newest facts then, so ten changes
+//! cost one decision, and an item that is dropped at shutdown loses nothing.
+//!
+//! It knows nothing of what it carries: no taint, no pod, no API server. It must never do I/O,
+//! never hold back a key that was added, and never have the same key handled twice at once.
+
+mod dispatch;
+mod shard;
+mod timed;
+mod work_queue;
+mod workers;
+
+pub use dispatch::{Handler, Sharded};
+pub use shard::{SHARDS, shard_of};
+pub use timed::{Armed, Fired, Outcome, Scheduled, TimedQueue, Token};
+pub use work_queue::WorkQueue;
+pub use workers::{Failure, Pipeline, ShardLoad};

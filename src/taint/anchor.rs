@@ -1,0 +1,266 @@
+//! Anchors: from when the tolerated seconds of a taint are counted.
+//!
+//! A taint that says when it was put on (`timeAdded`) is its own anchor and needs no memory. Two
+//! kinds do: taints without that stamp, which count from the first time that they were seen, and
+//! the two outage taints, which count from the beginning of the outage (see the module `outage`
+//! for what that is). This memory is [`Anchors`]: made of its predecessor and of the next version
+//! of the node, it is state apart from I/O. Whoever watches the node keeps it; [`record`] brings it
+//! across restarts.
+//!
+//! An anchor must never be earlier than the taint that it is for: it would remove pods early. In
+//! doubt it is later.
+//!
+//! [`record`]: super::record
+
+use jiff::Timestamp;
+
+use crate::model::{Anchor, AnchorSource, Anchors, FirstSeen, Node, Taint};
+
+use super::matching::no_execute;
+use super::outage::{self, LONGEST_GAP, Span};
+
+/// What is known of a node from before the version that is being looked at.
+///
+/// There is no way to give both a memory and a record: a record counts only where there is no
+/// unbroken memory, so that a hand that edits it on a live node moves no deadline.
+#[derive(Clone, Copy, Debug)]
+pub enum Past<'a> {
+    /// Nothing: the node is new to us and carries no record, or none that can be read.
+    Unknown,
+    /// The node is new to us, or versions of it may have been missed (a relist): this is what its
+    /// record says, or what was known before the hole.
+    Recorded(&'a Anchors),
+    /// These are the anchors at the version before this one, and none was missed in between.
+    Watched(&'a Anchors),
+}
+
+impl<'a> Past<'a> {
+    /// The past of a node that is seen for the first time with this record.
+    pub fn recorded(record: Option<&'a Anchors>) -> Self {
+        record.map_or(Self::Unknown, Self::Recorded)
+    }
+
+    /// The first sight of a taint without `timeAdded`, if it was there before.
+    fn first_sight(self, taint: &Taint, now: Timestamp) -> Option<Timestamp> {
+        match self {
+            Self::Unknown => None,
+            Self::Watched(anchors) => first_sight(anchors, taint),
+            // Nobody can have seen it in the future: such a record is from a wrong clock.
+            Self::Recorded(anchors) => first_sight(anchors, taint).map(|since| since.min(now)),
+        }
+    }
+}
+
+/// The anchors at this version of `node`, first looked at at `now`.
+///
+/// To be called with every version of a node in its order, and again with the same version at
+/// [`gap_deadline`]. A node that was registered again under another UID is another node.
+pub fn advance(past: Past<'_>, node: &Node, now: Timestamp) -> Anchors {
+    let mut first_seen: Vec<_> = no_execute(&node.taints)
+        .filter(|taint| taint.time_added.is_none())
+        .map(|taint| FirstSeen {
+            key: taint.key.clone(),
+            value: taint.value.clone(),
+            since: past.first_sight(taint, now).unwrap_or(now),
+        })
+        .collect();
+    // Sorted, so that taints which change places do not change the record.
+    first_seen.sort_unstable_by(|a, b| (&a.key, &a.value).cmp(&(&b.key, &b.value)));
+    first_seen.dedup_by(|a, b| a.key == b.key && a.value == b.value);
+    let mut anchors = Anchors { first_seen, outage: None };
+    let outage_taints = no_execute(&node.taints).filter(|taint| taint.is_outage());
+    let present = Span::of(outage_taints.map(|taint| own(&anchors, taint).at));
+    anchors.outage = outage::advance(past, present, node.ready, now);
+    anchors
+}
+
+/// From when the tolerated seconds of `taint` are counted, on a node with these `anchors`.
+///
+/// A taint that the anchors do not know (they are of another version of the node) is counted from
+/// the end of time: nothing goes for it until it has been looked at.
+pub fn since(anchors: &Anchors, taint: &Taint) -> Anchor {
+    let own = own(anchors, taint);
+    match anchors.outage {
+        Some(outage) if outage.gap_from.is_none() && outage.since < own.at && taint.is_outage() => {
+            Anchor { at: outage.since, source: AnchorSource::Outage }
+        }
+        _ => own,
+    }
+}
+
+/// When the anchors have to be advanced again although the node does not change: the moment at
+/// which a gap in an outage has become too long, so that its record is removed in time.
+pub fn gap_deadline(anchors: &Anchors) -> Option<Timestamp> {
+    let from = anchors.outage?.gap_from?;
+    Some(from.saturating_add(LONGEST_GAP).unwrap_or(Timestamp::MAX))
+}
+
+/// Whether the anchor of `taint` would be lost with this process if nobody wrote it down: now, or
+/// as soon as the node lifecycle controller puts the taint on anew.
+pub(super) fn needs_record(taint: &Taint) -> bool {
+    taint.time_added.is_none() || taint.is_outage()
+}
+
+/// The anchor of a taint by itself, whatever the outage.
+fn own(anchors: &Anchors, taint: &Taint) -> Anchor {
+    match taint.time_added {
+        Some(at) => Anchor { at, source: AnchorSource::TimeAdded },
+        None => Anchor {
+            at: first_sight(anchors, taint).unwrap_or(Timestamp::MAX),
+            source: AnchorSource::FirstSeen,
+        },
+    }
+}
+
+fn first_sight(anchors: &Anchors, taint: &Taint) -> Option<Timestamp> {
+    let same = |seen: &&FirstSeen| seen.key == taint.key && seen.value == taint.value;
+    let sights = anchors.first_seen.iter().filter(same);
+    sights.map(|seen| seen.since).min()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::build::{at, node, not_ready, taint, unreachable};
+    use crate::model::{Effect, Outage, ReadyStatus};
+
+    fn seen(key: &str, value: &str, seconds: i64) -> FirstSeen {
+        FirstSeen { key: key.into(), value: value.into(), since: at(seconds) }
+    }
+
+    fn sights(first_seen: Vec<FirstSeen>) -> Anchors {
+        Anchors { first_seen, outage: None }
+    }
+
+    #[test]
+    fn a_taint_with_time_added_needs_no_memory() {
+        let tainted = taint("k", "v").added_at(-30);
+        let node = node("n1").tainted(tainted.clone());
+        let anchors = advance(Past::Unknown, &node, at(0));
+        assert_eq!(anchors, Anchors::default());
+        let anchor = since(&anchors, &tainted);
+        assert_eq!((anchor.at, anchor.source), (at(-30), AnchorSource::TimeAdded));
+    }
+
+    #[test]
+    fn a_taint_without_time_added_counts_from_its_first_sight() {
+        let node = node("n1").tainted(taint("k", "v"));
+        let first = advance(Past::Unknown, &node, at(0));
+        assert_eq!(first, sights(vec![seen("k", "v", 0)]));
+        let second = advance(Past::Watched(&first), &node, at(500));
+        assert_eq!(second, first);
+        let anchor = since(&second, &taint("k", "v"));
+        assert_eq!((anchor.at, anchor.source), (at(0), AnchorSource::FirstSeen));
+    }
+
+    #[test]
+    fn another_value_is_another_taint() {
+        let first = sights(vec![seen("k", "v", 0)]);
+        let node = node("n1").tainted(taint("k", "w"));
+        let anchors = advance(Past::Watched(&first), &node, at(9));
+        assert_eq!(anchors, sights(vec![seen("k", "w", 9)]));
+    }
+
+    #[test]
+    fn a_taint_that_goes_and_comes_back_is_seen_for_the_first_time_again() {
+        let tainted = node("n1").tainted(taint("k", "v"));
+        let there = advance(Past::Unknown, &tainted, at(0));
+        let gone = advance(Past::Watched(&there), &node("n1"), at(10));
+        assert_eq!(gone, Anchors::default());
+        let back = advance(Past::Watched(&gone), &tainted, at(11));
+        assert_eq!(back, sights(vec![seen("k", "v", 11)]));
+    }
+
+    #[test]
+    fn other_effects_are_not_remembered() {
+        let node = node("n1").tainted(taint("k", "v").with(Effect::NoSchedule));
+        assert_eq!(advance(Past::Unknown, &node, at(0)), Anchors::default());
+    }
+
+    #[test]
+    fn taints_that_change_places_do_not_change_the_anchors() {
+        let (a, b) = (taint("a", ""), taint("b", ""));
+        let one_way = node("n1").tainted(a.clone()).tainted(b.clone());
+        let other_way = node("n1").tainted(b).tainted(a);
+        let first = advance(Past::Unknown, &one_way, at(0));
+        assert_eq!(advance(Past::Watched(&first), &other_way, at(5)), first);
+    }
+
+    #[test]
+    fn a_record_counts_at_the_first_sight_of_the_node() {
+        let node = node("n1").tainted(taint("k", "v")).tainted(taint("new", ""));
+        let record = sights(vec![
+            seen("gone", "", -900),
+            seen("k", "other", -800),
+            seen("k", "v", -300),
+            seen("k", "v", -400),
+        ]);
+        let anchors = advance(Past::Recorded(&record), &node, at(0));
+        assert_eq!(anchors, sights(vec![seen("k", "v", -400), seen("new", "", 0)]));
+    }
+
+    #[test]
+    fn a_record_from_the_future_is_nonsense_and_now_counts() {
+        let node = node("n1").tainted(taint("k", "v"));
+        let record = sights(vec![seen("k", "v", 3600)]);
+        let anchors = advance(Past::Recorded(&record), &node, at(0));
+        assert_eq!(anchors, sights(vec![seen("k", "v", 0)]));
+    }
+
+    #[test]
+    fn a_memory_from_the_future_is_kept_since_the_clock_may_go_right_again() {
+        let node = node("n1").tainted(taint("k", "v"));
+        let memory = sights(vec![seen("k", "v", 3600)]);
+        let anchors = advance(Past::Watched(&memory), &node, at(0));
+        assert_eq!(anchors, memory);
+    }
+
+    #[test]
+    fn an_outage_taint_without_time_added_counts_from_its_first_sight() {
+        let bare = taint(Taint::UNREACHABLE, "");
+        let node = node("n1").ready_is(ReadyStatus::Unknown, -5);
+        let first = advance(Past::Unknown, &node.clone().tainted(bare.clone()), at(0));
+        assert_eq!(first.first_seen, [seen(Taint::UNREACHABLE, "", 0)]);
+        assert_eq!(first.outage.map(|outage| outage.since), Some(at(0)));
+
+        let gap = advance(Past::Watched(&first), &node, at(10));
+        assert_eq!(gap.first_seen, []);
+        let back = advance(Past::Watched(&gap), &node.tainted(bare.clone()), at(20));
+        assert_eq!(back.first_seen, [seen(Taint::UNREACHABLE, "", 20)]);
+        let anchor = since(&back, &bare);
+        assert_eq!((anchor.at, anchor.source), (at(0), AnchorSource::Outage));
+    }
+
+    #[test]
+    fn the_first_taint_of_an_outage_is_its_own_anchor() {
+        let node = node("n1").tainted(not_ready(0)).tainted(unreachable(8));
+        let anchors = advance(Past::Unknown, &node, at(9));
+        let anchor = since(&anchors, &not_ready(0));
+        assert_eq!((anchor.at, anchor.source), (at(0), AnchorSource::TimeAdded));
+        let anchor = since(&anchors, &unreachable(8));
+        assert_eq!((anchor.at, anchor.source), (at(0), AnchorSource::Outage));
+    }
+
+    #[test]
+    fn the_outage_of_a_gap_is_no_anchor_before_the_return_was_looked_at() {
+        let gap = Anchors {
+            first_seen: Vec::new(),
+            outage: Some(Outage { since: at(0), through: at(0), gap_from: Some(at(50)) }),
+        };
+        let anchor = since(&gap, &not_ready(70));
+        assert_eq!((anchor.at, anchor.source), (at(70), AnchorSource::TimeAdded));
+    }
+
+    #[test]
+    fn a_gap_is_to_be_looked_at_when_it_has_become_too_long() {
+        let gap = |gap_from| Anchors {
+            first_seen: Vec::new(),
+            outage: Some(Outage { since: at(0), through: at(0), gap_from }),
+        };
+        assert_eq!(gap_deadline(&gap(Some(at(100)))), Some(at(160)));
+        assert_eq!(gap_deadline(&gap(None)), None);
+        assert_eq!(gap_deadline(&Anchors::default()), None);
+        let end = gap_deadline(&gap(Some(Timestamp::MAX)));
+        assert_eq!(end, Some(Timestamp::MAX));
+    }
+}

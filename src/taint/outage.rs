@@ -1,0 +1,260 @@
+//! Outages: which not-ready and unreachable taints tell of one and the same time of trouble.
+//!
+//! The node lifecycle controller takes these two taints off every node when it restarts, and puts
+//! them back with a new `timeAdded`; it swaps one for the other when the kubelet falls silent; and
+//! it takes them all off while whole zones are dark. Pods on a dead node must not get their seconds
+//! anew because another program restarted, and must not lose any because an earlier outage of the
+//! node is taken for this one. So:
+//!
+//! - While the versions of a node are **watched** without a hole, an outage goes on as long as one
+//!   of the taints is there, and through a gap of under [`LONGEST_GAP`] in which Ready is not True.
+//!   Ready=True alone does not end it while a taint is still there, since the taint goes a moment
+//!   later; once the taint goes while Ready is True, it is over.
+//! - What was **recorded** before nobody watched belongs to the present only with proof: a taint
+//!   that is no younger than the record, or a Ready condition that has not changed since. A node
+//!   whose Ready went from False to Unknown meanwhile cannot prove that it was not True in between
+//!   and counts anew: later than perhaps it should, never earlier.
+//!
+//! The proof needs no tolerance for clocks or for stamps cut to the second. Ready turns before the
+//! taint is written, so in one outage its stamp is at or before that of the first taint; a Ready
+//! that came back after the recorded taint and left again has a later one.
+
+use jiff::{SignedDuration, Timestamp};
+
+use crate::model::{Outage, Ready, ReadyStatus};
+
+use super::anchor::Past;
+
+/// A gap in which neither taint is present breaks the outage from this length on.
+///
+/// A restarted node lifecycle controller puts its taints back within seconds, but one node per ten
+/// seconds and zone; one that gave up tainting for a time (full disruption) takes minutes.
+pub const LONGEST_GAP: SignedDuration = SignedDuration::from_secs(60);
+
+/// The earliest and the latest anchor of the outage taints that are present.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Span {
+    /// The earliest.
+    pub(super) first: Timestamp,
+    /// The latest.
+    pub(super) last: Timestamp,
+}
+
+impl Span {
+    /// The span of `anchors`, or `None` if there are none.
+    pub(super) fn of(anchors: impl Iterator<Item = Timestamp>) -> Option<Self> {
+        anchors.fold(None, |span, at| {
+            let (first, last) = span.map_or((at, at), |span: Self| (span.first, span.last));
+            Some(Self { first: first.min(at), last: last.max(at) })
+        })
+    }
+}
+
+/// The outage that the node is in at `now`.
+pub(super) fn advance(
+    past: Past<'_>,
+    present: Option<Span>,
+    ready: Ready,
+    now: Timestamp,
+) -> Option<Outage> {
+    match (ongoing(past, present, ready, now), present) {
+        (Some(outage), Some(span)) => Some(Outage {
+            since: outage.since.min(span.first),
+            through: outage.through.max(span.last),
+            gap_from: None,
+        }),
+        (None, Some(span)) => {
+            Some(Outage { since: span.first, through: span.last, gap_from: None })
+        }
+        (Some(outage), None) => Some(Outage { gap_from: outage.gap_from.or(Some(now)), ..outage }),
+        (None, None) => None,
+    }
+}
+
+/// The outage of the past, if it is not over.
+fn ongoing(past: Past<'_>, present: Option<Span>, ready: Ready, now: Timestamp) -> Option<Outage> {
+    let recovered = ready.status == ReadyStatus::True;
+    match past {
+        Past::Unknown => None,
+        Past::Watched(anchors) => anchors.outage.filter(|outage| match outage.gap_from {
+            None => present.is_some() || !recovered,
+            Some(from) => !recovered && is_short(from, now),
+        }),
+        Past::Recorded(anchors) => {
+            let mut outage = anchors.outage?;
+            // A record cannot vouch for what came after it was written.
+            outage.through = outage.through.min(now);
+            let proven = |stamp: Timestamp| stamp <= outage.through;
+            let same_taint = present.is_some_and(|span| proven(span.first));
+            let same_ready = !recovered && ready.since.is_some_and(proven);
+            let gap = outage.gap_from.is_none_or(|from| is_short(from, now));
+            (gap && (same_taint || same_ready)).then_some(outage)
+        }
+    }
+}
+
+/// Whether a gap is short enough. A clock that went backwards since has lost its length, so it
+/// counts as long.
+fn is_short(from: Timestamp, now: Timestamp) -> bool {
+    let length = now.duration_since(from);
+    !length.is_negative() && length < LONGEST_GAP
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Anchors;
+    use crate::model::build::at;
+    use ReadyStatus::{False, True, Unknown};
+
+    fn outage(since: i64, through: i64, gap_from: Option<i64>) -> Outage {
+        Outage { since: at(since), through: at(through), gap_from: gap_from.map(at) }
+    }
+
+    fn anchors(outage: Outage) -> Anchors {
+        Anchors { first_seen: Vec::new(), outage: Some(outage) }
+    }
+
+    fn taints(seconds: &[i64]) -> Option<Span> {
+        Span::of(seconds.iter().map(|seconds| at(*seconds)))
+    }
+
+    fn ready(status: ReadyStatus, since: i64) -> Ready {
+        Ready { status, since: Some(at(since)) }
+    }
+
+    fn watched(past: Outage, present: &[i64], ready: Ready, now: i64) -> Option<Outage> {
+        let past = anchors(past);
+        advance(Past::Watched(&past), taints(present), ready, at(now))
+    }
+
+    fn recorded(past: Outage, present: &[i64], ready: Ready, now: i64) -> Option<Outage> {
+        let past = anchors(past);
+        advance(Past::Recorded(&past), taints(present), ready, at(now))
+    }
+
+    #[test]
+    fn it_begins_with_the_earliest_taint_of_a_node_without_a_past() {
+        let found = advance(Past::Unknown, taints(&[7, 3]), ready(False, 0), at(9));
+        assert_eq!(found, Some(outage(3, 7, None)));
+        let found = advance(Past::Unknown, None, ready(False, 0), at(9));
+        assert_eq!(found, None);
+    }
+
+    #[test]
+    fn it_goes_on_while_one_of_the_taints_is_there_whatever_ready_says() {
+        for status in [False, Unknown, True] {
+            let newer = watched(outage(0, 0, None), &[90], ready(status, 80), 91);
+            assert_eq!(newer, Some(outage(0, 90, None)));
+            let both = watched(outage(0, 0, None), &[0, 90], ready(status, 80), 91);
+            assert_eq!(both, Some(outage(0, 90, None)));
+            let same = watched(outage(0, 90, None), &[90], ready(status, 80), 91);
+            assert_eq!(same, Some(outage(0, 90, None)));
+        }
+    }
+
+    #[test]
+    fn it_is_over_when_the_taint_goes_while_ready_is_true() {
+        assert_eq!(watched(outage(0, 0, None), &[], ready(True, 80), 91), None);
+    }
+
+    #[test]
+    fn a_gap_begins_when_the_taint_goes_while_ready_is_not_true() {
+        for status in [False, Unknown] {
+            let gap = watched(outage(0, 0, None), &[], ready(status, -5), 91);
+            assert_eq!(gap, Some(outage(0, 0, Some(91))));
+            let later = watched(outage(0, 0, Some(91)), &[], ready(status, -5), 120);
+            assert_eq!(later, Some(outage(0, 0, Some(91))));
+        }
+    }
+
+    #[test]
+    fn ready_in_a_gap_ends_it_at_once() {
+        let gap = outage(0, 0, Some(91));
+        assert_eq!(watched(gap, &[], ready(True, 92), 92), None);
+        let back = watched(gap, &[93], ready(True, 92), 94);
+        assert_eq!(back, Some(outage(93, 93, None)));
+    }
+
+    #[test]
+    fn a_gap_of_59_s_does_not_break_it_and_one_of_60_s_does() {
+        let gap = outage(0, 0, Some(100));
+        let unready = ready(False, -5);
+        assert_eq!(watched(gap, &[159], unready, 159), Some(outage(0, 159, None)));
+        assert_eq!(watched(gap, &[159], unready, 160), Some(outage(159, 159, None)));
+        assert_eq!(watched(gap, &[], unready, 159), Some(gap));
+        assert_eq!(watched(gap, &[], unready, 160), None);
+    }
+
+    #[test]
+    fn a_clock_that_went_backwards_in_a_gap_breaks_it() {
+        let gap = outage(0, 0, Some(100));
+        assert_eq!(watched(gap, &[], ready(False, -5), 99), None);
+        let back = watched(gap, &[98], ready(False, -5), 99);
+        assert_eq!(back, Some(outage(98, 98, None)));
+    }
+
+    #[test]
+    fn a_recorded_outage_goes_on_with_the_taint_that_was_recorded() {
+        for status in [False, Unknown, True] {
+            for stamp in [10, 50] {
+                let found = recorded(outage(0, 50, None), &[stamp], ready(status, 70), 99);
+                assert_eq!(found, Some(outage(0, 50, None)), "{status:?} {stamp}");
+            }
+            let both = recorded(outage(0, 50, None), &[50, 80], ready(status, 70), 99);
+            assert_eq!(both, Some(outage(0, 80, None)));
+        }
+    }
+
+    #[test]
+    fn a_recorded_outage_goes_on_with_a_newer_taint_if_ready_has_not_changed_since() {
+        for status in [False, Unknown] {
+            for since in [-5, 50] {
+                let found = recorded(outage(0, 50, None), &[80], ready(status, since), 99);
+                assert_eq!(found, Some(outage(0, 80, None)));
+            }
+        }
+    }
+
+    #[test]
+    fn a_newer_taint_begins_another_outage_if_ready_may_have_been_true_since() {
+        let another = Some(outage(80, 80, None));
+        let past = outage(0, 50, None);
+        assert_eq!(recorded(past, &[80], ready(False, 51), 99), another);
+        assert_eq!(recorded(past, &[80], ready(Unknown, 70), 99), another);
+        assert_eq!(recorded(past, &[80], ready(True, -5), 99), another);
+        let silent = Ready { status: Unknown, since: None };
+        assert_eq!(recorded(past, &[80], silent, 99), another);
+    }
+
+    #[test]
+    fn a_recorded_outage_without_a_taint_is_a_gap_only_if_ready_has_not_changed_since() {
+        let past = outage(0, 50, None);
+        let gap = Some(outage(0, 50, Some(99)));
+        assert_eq!(recorded(past, &[], ready(False, -5), 99), gap);
+        assert_eq!(recorded(past, &[], ready(False, 51), 99), None);
+        assert_eq!(recorded(past, &[], ready(True, -5), 99), None);
+        assert_eq!(recorded(past, &[], ready(True, 60), 99), None);
+    }
+
+    #[test]
+    fn what_was_known_of_a_gap_before_a_hole_still_counts_against_it() {
+        let past = outage(0, 50, Some(60));
+        let unready = ready(False, -5);
+        assert_eq!(recorded(past, &[], unready, 99), Some(past));
+        assert_eq!(recorded(past, &[], unready, 120), None);
+        let back = recorded(past, &[110], unready, 120);
+        assert_eq!(back, Some(outage(110, 110, None)));
+    }
+
+    #[test]
+    fn a_record_from_the_future_vouches_for_nothing_after_now() {
+        let forged = outage(0, 1_000_000, None);
+        let another = Some(outage(80, 80, None));
+        // Written at 70 at the latest, or it would know of the taint.
+        assert_eq!(recorded(forged, &[80], ready(False, 75), 70), another);
+        let future = outage(500, 1_000_000, None);
+        let found = recorded(future, &[80], ready(False, 0), 99);
+        assert_eq!(found, Some(outage(80, 99, None)));
+    }
+}

@@ -1,0 +1,353 @@
+//! The record: what of a node's anchors is kept on the node itself, so that a restart counts on.
+//!
+//! It is the value of one annotation of ours on the node, [`Node::SINCE_ANNOTATION`], as JSON:
+//!
+//! ```json
+//! {
+//!   "taints": [
+//!     {"key": "example.com/gpu", "value": "broken", "since": "2026-01-01T12:00:00.25Z"}
+//!   ],
+//!   "outage": {"since": "2026-01-01T11:00:00Z", "through": "2026-01-01T11:20:00Z"}
+//! }
+//! ```
+//!
+//! - `taints`: the NoExecute taints of the node that have no `timeAdded`, and when each was first
+//!   seen; sorted by key and value. A missing `value` is an empty one.
+//! - `outage`: the outage that the node is in; `since` is what its taints count from, `through` the
+//!   newest stamp of a taint that belongs to it. Both may be missing.
+//! - Times are RFC 3339, to the nanosecond where needed. Unknown fields are ignored.
+//!
+//! It is written only when the deadline of some pod depends on it and removed when none does, so
+//! most nodes never carry one. Not everything is kept: a gap in an outage is too short-lived to
+//! write for, and begins anew after a restart.
+//!
+//! A record must never be a reason to fail: one that cannot be read is reported, taken for absent
+//! and replaced.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::model::{Anchors, FirstSeen, Node, Outage, Pod, PodClass};
+
+use super::anchor::needs_record;
+use super::matching::used;
+
+const SINCE_ANNOTATION: &str = Node::SINCE_ANNOTATION;
+
+/// Why a record cannot be read. The remedy is the same for all: go on without it.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordError {
+    /// It is not JSON, or not of this shape.
+    #[error("annotation {SINCE_ANNOTATION} is not a record of ours and will be replaced: {0}")]
+    Shape(#[from] serde_json::Error),
+    /// A time in it is none.
+    #[error(
+        "annotation {SINCE_ANNOTATION} will be replaced: {field} is {text:?}, \
+         expected a time such as 2026-01-01T12:00:00Z"
+    )]
+    Time {
+        /// Where it stands, for example `taints[1].since`.
+        field: String,
+        /// What stands there, at most 64 characters of it.
+        text: String,
+    },
+    /// The outage in it ends before it begins.
+    #[error(
+        "annotation {SINCE_ANNOTATION} will be replaced: outage.since is later than outage.through"
+    )]
+    Order,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Record {
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    taints: Vec<TaintRecord>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    outage: Option<OutageRecord>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct TaintRecord {
+    key: Arc<str>,
+    #[serde(default)]
+    value: Arc<str>,
+    since: String,
+}
+
+#[derive(Serialize, Deserialize)]
+struct OutageRecord {
+    since: String,
+    through: String,
+}
+
+/// What the record `text` says.
+pub fn parse(text: &str) -> Result<Anchors, RecordError> {
+    let record: Record = serde_json::from_str(text)?;
+    let mut first_seen = Vec::with_capacity(record.taints.len());
+    for (index, taint) in record.taints.into_iter().enumerate() {
+        first_seen.push(FirstSeen {
+            since: time(|| format!("taints[{index}].since"), &taint.since)?,
+            key: taint.key,
+            value: taint.value,
+        });
+    }
+    let outage = match record.outage {
+        None => None,
+        Some(outage) => Some(Outage {
+            since: time(|| "outage.since".to_owned(), &outage.since)?,
+            through: time(|| "outage.through".to_owned(), &outage.through)?,
+            gap_from: None,
+        }),
+    };
+    if outage.is_some_and(|outage| outage.since > outage.through) {
+        return Err(RecordError::Order);
+    }
+    Ok(Anchors { first_seen, outage })
+}
+
+/// The record of `anchors`. Equal anchors give equal texts.
+pub fn render(anchors: &Anchors) -> String {
+    let mut first_seen: Vec<_> = anchors.first_seen.iter().collect();
+    first_seen.sort_by(|a, b| (&a.key, &a.value).cmp(&(&b.key, &b.value)));
+    let taints = first_seen.into_iter().map(|seen| TaintRecord {
+        key: Arc::clone(&seen.key),
+        value: Arc::clone(&seen.value),
+        since: seen.since.to_string(),
+    });
+    let record = Record {
+        taints: taints.collect(),
+        outage: anchors.outage.map(|outage| OutageRecord {
+            since: outage.since.to_string(),
+            through: outage.through.to_string(),
+        }),
+    };
+    // Strings in lists: there is nothing in it that could fail to serialize.
+    serde_json::to_string(&record).unwrap_or_default()
+}
+
+/// What the annotation of `node` should hold, or `None` if it should not be there.
+///
+/// `anchors` are those of this version of the node, `pods` all pods on it. Compare the answer with
+/// [`Node::since_annotation`], and write or remove what differs.
+///
+/// It should be there when some pod's deadline depends on it, and through a gap in an outage if it
+/// tells of that outage already: the pods' deadlines will depend on it again when the taint is
+/// back.
+pub fn wanted<'a>(
+    anchors: &Anchors,
+    node: &Node,
+    pods: impl IntoIterator<Item = &'a Pod>,
+) -> Option<String> {
+    let in_gap = anchors.outage.is_some_and(|outage| outage.gap_from.is_some());
+    let keep = in_gap && tells_of_outage(node);
+    let wanted = keep || pods.into_iter().any(|pod| depends(pod, node));
+    wanted.then(|| render(anchors))
+}
+
+fn tells_of_outage(node: &Node) -> bool {
+    let text = node.since_annotation.as_deref();
+    text.is_some_and(|text| parse(text).is_ok_and(|record| record.outage.is_some()))
+}
+
+/// Whether the pod has a deadline, and a taint that needs the record has a say in it. The taint
+/// need not be the deciding one: it may be so as soon as another is removed.
+fn depends(pod: &Pod, node: &Node) -> bool {
+    if pod.class != PodClass::Ordinary {
+        return false;
+    }
+    let mut depends = false;
+    for (taint, toleration) in used(pod, node) {
+        match toleration.map(|(_, toleration)| toleration.seconds) {
+            // It goes at once, whenever the taint was put on.
+            None | Some(Some(..=0)) => return false,
+            Some(None) => {}
+            Some(Some(_)) => depends |= needs_record(taint),
+        }
+    }
+    depends
+}
+
+fn time(field: impl FnOnce() -> String, text: &str) -> Result<Timestamp, RecordError> {
+    text.parse()
+        .map_err(|_| RecordError::Time { field: field(), text: text.chars().take(64).collect() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::build::{at, exists, node, not_ready, pod, taint};
+    use crate::model::{ReadyStatus, Taint};
+    use crate::taint::{Past, advance};
+
+    fn known() -> Anchors {
+        let seen = |key: &str, value: &str, since: &str| FirstSeen {
+            key: key.into(),
+            value: value.into(),
+            since: since.parse().unwrap(),
+        };
+        Anchors {
+            first_seen: vec![
+                seen("a/b", "", "2026-01-01T12:00:00.123456789Z"),
+                seen("a/b", "say \"hi\"", "2026-01-01T12:00:00Z"),
+            ],
+            outage: Some(Outage { since: at(-60), through: at(60), gap_from: None }),
+        }
+    }
+
+    #[test]
+    fn it_reads_as_the_documentation_says() {
+        assert_eq!(
+            render(&known()),
+            r#"{"taints":[{"key":"a/b","value":"","since":"2026-01-01T12:00:00.123456789Z"},"#
+                .to_owned()
+                + r#"{"key":"a/b","value":"say \"hi\"","since":"2026-01-01T12:00:00Z"}],"#
+                + r#""outage":{"since":"2026-01-01T11:59:00Z","through":"2026-01-01T12:01:00Z"}}"#
+        );
+        assert_eq!(render(&Anchors::default()), "{}");
+    }
+
+    #[test]
+    fn nothing_but_the_gap_is_lost_on_the_way() {
+        let mut anchors = known();
+        assert_eq!(parse(&render(&anchors)).unwrap(), anchors);
+        if let Some(outage) = &mut anchors.outage {
+            outage.gap_from = Some(at(90));
+        }
+        assert_eq!(parse(&render(&anchors)).unwrap(), known());
+        assert_eq!(parse("{}").unwrap(), Anchors::default());
+    }
+
+    #[test]
+    fn order_in_memory_does_not_show_in_the_text() {
+        let mut anchors = known();
+        anchors.first_seen.reverse();
+        assert_eq!(render(&anchors), render(&known()));
+    }
+
+    #[test]
+    fn fields_of_a_later_version_are_ignored() {
+        let text = r#"{"version":2,"taints":[{"key":"k","since":"2026-01-01T12:00:00Z","x":1}]}"#;
+        let anchors = parse(text).unwrap();
+        assert_eq!(anchors.first_seen.len(), 1);
+        assert_eq!(&*anchors.first_seen[0].value, "");
+    }
+
+    #[test]
+    fn garbage_is_refused_and_the_error_says_where_it_is() {
+        for (text, expected) in [
+            ("", "EOF"),
+            ("yesterday", "line 1 column 1"),
+            ("[1]", "invalid type"),
+            (r#"{"taints":{}}"#, "expected a sequence"),
+            (r#"{"taints":[{"since":"2026-01-01T12:00:00Z"}]}"#, "missing field `key`"),
+            (r#"{"taints":[{"key":"k"}]}"#, "missing field `since`"),
+            (r#"{"taints":[{"key":"k","since":1767268800}]}"#, "expected a string"),
+            (r#"{"taints":[{"key":7,"since":"2026-01-01T12:00:00Z"}]}"#, "expected a string"),
+            (r#"{"taints":[{"key":"k","since":"noon"}]}"#, r#"taints[0].since is "noon""#),
+            (r#"{"outage":{"since":"2026-01-01T12:00:00Z"}}"#, "missing field `through`"),
+            (
+                r#"{"outage":{"since":"2026-01-01T12:00:00Z","through":"2026-13-01T12:00:00Z"}}"#,
+                "outage.through",
+            ),
+            (
+                r#"{"outage":{"since":"2026-01-01T12:00:01Z","through":"2026-01-01T12:00:00Z"}}"#,
+                "outage.since is later",
+            ),
+            ("{} {}", "trailing"),
+        ] {
+            let error = parse(text).unwrap_err().to_string();
+            assert!(error.contains(expected), "{text}: {error}");
+            assert!(error.contains(SINCE_ANNOTATION), "{error}");
+            assert!(error.contains("will be replaced"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_long_garbage_text_is_not_repeated_at_length() {
+        let since = "x".repeat(10_000);
+        let text = format!(r#"{{"taints":[{{"key":"k","since":"{since}"}}]}}"#);
+        assert!(parse(&text).unwrap_err().to_string().len() < 300);
+    }
+
+    /// What should be on a node with this taint, given these pods.
+    fn wanted_for(tainted: Taint, pods: &[Pod]) -> Option<String> {
+        let node = node("n1").tainted(tainted);
+        let anchors = advance(Past::Unknown, &node, at(0));
+        wanted(&anchors, &node, pods)
+    }
+
+    #[test]
+    fn it_is_wanted_while_a_deadline_depends_on_it() {
+        let timed = [pod("a"), pod("b").tolerating(exists("k").lasting(300))];
+        assert_eq!(
+            wanted_for(taint("k", ""), &timed).as_deref(),
+            Some(r#"{"taints":[{"key":"k","value":"","since":"2026-01-01T12:00:00Z"}]}"#)
+        );
+    }
+
+    #[test]
+    fn it_is_wanted_for_an_outage_although_its_taint_has_time_added() {
+        let timed = [pod("a").tolerating(exists("").lasting(300))];
+        assert_eq!(
+            wanted_for(not_ready(0), &timed).as_deref(),
+            Some(r#"{"outage":{"since":"2026-01-01T12:00:00Z","through":"2026-01-01T12:00:00Z"}}"#)
+        );
+    }
+
+    #[test]
+    fn it_is_not_wanted_where_no_deadline_depends_on_it() {
+        let timed = || pod("a").tolerating(exists("").lasting(300));
+        assert_eq!(wanted_for(taint("k", "").added_at(0), &[timed()]), None);
+        assert_eq!(wanted_for(taint("k", ""), &[]), None);
+        for stranger in [
+            pod("untolerating"),
+            pod("for ever").tolerating(exists("k")),
+            pod("for no time").tolerating(exists("k").lasting(0)),
+            pod("of another taint").tolerating(exists("other").lasting(300)),
+            timed().that_is(PodClass::Mirror),
+            timed().that_is(PodClass::Finished),
+            timed().that_is(PodClass::Terminating),
+        ] {
+            let name = Arc::clone(&stranger.name);
+            assert_eq!(wanted_for(taint("k", ""), &[stranger]), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn it_is_not_wanted_for_a_pod_that_goes_at_once_by_another_taint() {
+        let node = node("n1").tainted(taint("k", "")).tainted(taint("z", ""));
+        let anchors = advance(Past::Unknown, &node, at(0));
+        let pod = pod("a").tolerating(exists("k").lasting(300));
+        assert_eq!(wanted(&anchors, &node, [&pod]), None);
+    }
+
+    #[test]
+    fn it_is_wanted_although_another_taint_decides_for_now() {
+        let node = node("n1").tainted(taint("k", "")).tainted(taint("z", "").added_at(0));
+        let anchors = advance(Past::Unknown, &node, at(0));
+        let pod = pod("a").tolerating(exists("k").lasting(300)).tolerating(exists("z").lasting(10));
+        assert!(wanted(&anchors, &node, [&pod]).is_some());
+    }
+
+    #[test]
+    fn it_stays_through_a_gap_if_it_tells_of_the_outage_and_is_not_written_then() {
+        let gap = Anchors {
+            first_seen: Vec::new(),
+            outage: Some(Outage { since: at(0), through: at(0), gap_from: Some(at(50)) }),
+        };
+        let untainted = node("n1").ready_is(ReadyStatus::False, -5);
+        let text = render(&gap);
+        let annotated = untainted.clone().annotated(Some(&text));
+        assert_eq!(wanted(&gap, &annotated, []), Some(text.clone()));
+        assert_eq!(wanted(&gap, &untainted, []), None);
+        for other in ["{}", "garbage"] {
+            let annotated = untainted.clone().annotated(Some(other));
+            assert_eq!(wanted(&gap, &annotated, []), None);
+        }
+        let over = Anchors::default();
+        let annotated = untainted.annotated(Some(&text));
+        assert_eq!(wanted(&over, &annotated, []), None);
+    }
+}

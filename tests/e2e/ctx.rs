@@ -1,0 +1,219 @@
+//! What a scenario is given, and how it is run.
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use libtest_mimic::{Arguments, Failed, Trial};
+use parking_lot::Mutex;
+use tokio::runtime::Handle;
+use tokio::sync::RwLock;
+use tokio::time::timeout;
+
+use crate::harness::{Arena, Bed, Ostrakon};
+
+/// The longest that a scenario may take unless it says otherwise.
+const LIMIT: Duration = Duration::from_secs(240);
+
+/// The longest that is spent on removing what a scenario leaves behind.
+const CLEANING: Duration = Duration::from_secs(120);
+
+/// A scenario's view of the world.
+pub(crate) struct Ctx {
+    house: Arc<House>,
+    name: String,
+    arenas: Mutex<Vec<Arena>>,
+}
+
+impl Ctx {
+    /// The control plane, shared unless the scenario runs alone.
+    pub(crate) fn bed(&self) -> &Bed {
+        &self.house.bed
+    }
+
+    /// A new namespace, in which nodes are created too. All of it is removed at the end.
+    pub(crate) async fn arena(&self) -> Result<Arena> {
+        let arena = self.bed().arena(&self.name).await?;
+        self.arenas.lock().push(arena.clone());
+        Ok(arena)
+    }
+
+    /// The one ostrakon that all scenarios share which do not run alone; started by the first.
+    ///
+    /// A scenario that runs alone starts its own, as it likes: no other is running then.
+    #[allow(dead_code, reason = "for scenarios; the smoke trials do without")]
+    pub(crate) async fn ostrakon(&self) -> Result<Arc<Ostrakon>> {
+        self.house.ostrakon().await
+    }
+
+    /// Removes the arenas. One that ran alone may have left a component down, so all are brought
+    /// up first.
+    async fn clean_up(&self, was_alone: bool) -> Result<()> {
+        if was_alone {
+            self.bed().mend().await?;
+        }
+        let arenas = std::mem::take(&mut *self.arenas.lock());
+        for arena in arenas {
+            arena.clean_up().await?;
+        }
+        Ok(())
+    }
+}
+
+/// The control plane of a run, and what its scenarios share.
+pub(crate) struct House {
+    bed: Bed,
+    ostrakon: tokio::sync::Mutex<Option<Arc<Ostrakon>>>,
+    /// Scenarios hold it for reading, one that runs alone for writing.
+    turn: RwLock<()>,
+}
+
+impl House {
+    pub(crate) fn new(bed: Bed) -> Self {
+        Self { bed, ostrakon: tokio::sync::Mutex::new(None), turn: RwLock::new(()) }
+    }
+
+    pub(crate) fn bed(&self) -> &Bed {
+        &self.bed
+    }
+
+    async fn ostrakon(&self) -> Result<Arc<Ostrakon>> {
+        let mut shared = self.ostrakon.lock().await;
+        if let Some(ostrakon) = &*shared {
+            return Ok(Arc::clone(ostrakon));
+        }
+        let ostrakon = Arc::new(Ostrakon::start(&self.bed).await?);
+        Ok(Arc::clone(shared.insert(ostrakon)))
+    }
+
+    /// Ends the shared ostrakon; fails unless it ends well.
+    async fn stop_ostrakon(&self) -> Result<()> {
+        let Some(ostrakon) = self.ostrakon.lock().await.take() else {
+            return Ok(());
+        };
+        let ostrakon = Arc::into_inner(ostrakon).context("a scenario still holds ostrakon")?;
+        ostrakon.stop().await.context("stop the shared ostrakon")?;
+        Ok(())
+    }
+
+    /// Ends everything, in order.
+    pub(crate) async fn close(self) -> Result<()> {
+        let ostrakon = self.stop_ostrakon().await;
+        self.bed.stop().await?;
+        ostrakon
+    }
+}
+
+/// What there is to run scenarios on.
+pub(crate) enum Floor {
+    House(Arc<House>),
+    /// The control plane cannot be had on this machine.
+    Absent,
+    /// Nothing is going to run.
+    NotNeeded,
+}
+
+type Run = dyn Fn(&Ctx, &Handle, Duration) -> Result<()> + Send + Sync;
+
+/// A named test.
+#[derive(Clone)]
+pub(crate) struct Scenario {
+    name: String,
+    alone: bool,
+    limit: Duration,
+    run: Arc<Run>,
+}
+
+/// Makes a [`Scenario`] of a function of this module, under its own path.
+macro_rules! trial {
+    ($function:ident) => {
+        $crate::ctx::Scenario::new(concat!(module_path!(), "::", stringify!($function)), $function)
+    };
+}
+pub(crate) use trial;
+
+impl Scenario {
+    pub(crate) fn new<F>(path: &str, function: F) -> Self
+    where
+        F: AsyncFn(&Ctx) -> Result<()> + Send + Sync + 'static,
+    {
+        let path = path.split_once("::").map_or(path, |(_, path)| path);
+        Self {
+            name: path.to_owned(),
+            alone: false,
+            limit: LIMIT,
+            run: Arc::new(move |ctx, handle, limit| {
+                handle.block_on(async {
+                    match timeout(limit, function(ctx)).await {
+                        Ok(outcome) => outcome,
+                        Err(_) => bail!("not done after {limit:?}"),
+                    }
+                })
+            }),
+        }
+    }
+
+    /// Runs while no other scenario does, and after them.
+    pub(crate) fn alone(mut self) -> Self {
+        self.alone = true;
+        self
+    }
+
+    /// May take so long.
+    #[allow(dead_code, reason = "for scenarios; the smoke trials are short")]
+    pub(crate) fn within(mut self, limit: Duration) -> Self {
+        self.limit = limit;
+        self
+    }
+
+    pub(crate) fn is_alone(&self) -> bool {
+        self.alone
+    }
+
+    pub(crate) fn is_filtered_out(&self, args: &Arguments) -> bool {
+        args.is_filtered_out(&Trial::test(self.name.clone(), || Ok(())))
+    }
+
+    pub(crate) fn into_trial(self, floor: &Floor, handle: &Handle) -> Trial {
+        let name = self.name.clone();
+        match floor {
+            Floor::House(house) => {
+                let (house, handle) = (Arc::clone(house), handle.clone());
+                Trial::test(name, move || self.run_in(house, &handle))
+            }
+            Floor::Absent => {
+                let run = || Err(Failed::from("there is no control plane to run this on"));
+                Trial::test(name, run).with_ignored_flag(true)
+            }
+            Floor::NotNeeded => Trial::test(name, || Ok(())),
+        }
+    }
+
+    fn run_in(self, house: Arc<House>, handle: &Handle) -> Result<(), Failed> {
+        let ctx = Ctx {
+            house,
+            name: self.name.rsplit("::").next().unwrap_or_default().to_owned(),
+            arenas: Mutex::default(),
+        };
+        let mut shared = None;
+        let mut alone = None;
+        if self.alone {
+            alone = Some(handle.block_on(ctx.house.turn.write()));
+            handle.block_on(ctx.house.stop_ostrakon()).map_err(failed)?;
+        } else {
+            shared = Some(handle.block_on(ctx.house.turn.read()));
+        }
+        let outcome = catch_unwind(AssertUnwindSafe(|| (self.run)(&ctx, handle, self.limit)));
+        // What is left over after this is in nobody's way.
+        let _ = handle.block_on(async { timeout(CLEANING, ctx.clean_up(self.alone)).await });
+        drop((shared, alone));
+        outcome.unwrap_or_else(|panic| resume_unwind(panic)).map_err(failed)
+    }
+}
+
+/// With all causes, and without a backtrace.
+#[allow(clippy::needless_pass_by_value, reason = "for `map_err`")]
+fn failed(error: anyhow::Error) -> Failed {
+    Failed::from(format!("{error:#}"))
+}

@@ -1,0 +1,93 @@
+//! Scenarios on a real control plane: `cargo test --test e2e`.
+//!
+//! One [`Bed`] serves all of them; each has its own namespace and nodes, and they run side by side.
+//! A scenario that breaks what the others stand on runs alone, after them. Where the control plane
+//! cannot be had, all are reported as ignored.
+//!
+//! To add one, write `async fn it_does_this(ctx: &Ctx) -> Result<()>` in a module of `scenarios`
+//! and name it in the module's `trials()`.
+
+mod ctx;
+#[path = "../harness/mod.rs"]
+mod harness;
+mod scenarios;
+mod smoke;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use harness::{Bed, BedOptions, StartError, TaintEviction};
+use libtest_mimic::{Arguments, Conclusion};
+use tokio::runtime::Runtime;
+
+use crate::ctx::{Floor, House, Scenario};
+
+/// Scenarios mostly wait, so more of them fit on a machine than it has cores.
+const AT_ONCE: usize = 8;
+
+#[allow(clippy::print_stderr, reason = "this is where a test run says why it did not run")]
+fn main() -> ExitCode {
+    let mut args = Arguments::from_args();
+    args.test_threads.get_or_insert(AT_ONCE);
+    let mut scenarios = [smoke::trials(), scenarios::trials()].concat();
+    // Those that run alone come last, or the others would wait for them.
+    scenarios.sort_by_key(Scenario::is_alone);
+
+    let runtime = match Runtime::new() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("e2e: no runtime: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let floor = match lay_floor(&args, &scenarios, &runtime) {
+        Ok(floor) => floor,
+        Err(error) => {
+            eprintln!("e2e: the control plane did not start: {error:#}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let trials =
+        scenarios.into_iter().map(|scenario| scenario.into_trial(&floor, runtime.handle()));
+    let conclusion = libtest_mimic::run(&args, trials.collect());
+    match floor {
+        Floor::House(house) => close(house, &conclusion, &runtime),
+        Floor::Absent | Floor::NotNeeded => conclusion.exit_code(),
+    }
+}
+
+#[allow(clippy::print_stderr, reason = "a skip must be seen")]
+fn lay_floor(args: &Arguments, scenarios: &[Scenario], runtime: &Runtime) -> anyhow::Result<Floor> {
+    if args.list || scenarios.iter().all(|scenario| scenario.is_filtered_out(args)) {
+        return Ok(Floor::NotNeeded);
+    }
+    let options = BedOptions::default().controller_manager(TaintEviction::Off).scheduler();
+    match runtime.block_on(Bed::start(options)) {
+        Ok(bed) => Ok(Floor::House(Arc::new(House::new(bed)))),
+        Err(StartError::Unavailable(reason)) => {
+            eprintln!("e2e: everything is ignored, there is no control plane: {reason}");
+            Ok(Floor::Absent)
+        }
+        Err(StartError::Failed(error)) => Err(error),
+    }
+}
+
+/// Stops everything; that it stops well is part of the run.
+#[allow(clippy::print_stderr, reason = "says where the logs are")]
+fn close(house: Arc<House>, conclusion: &Conclusion, runtime: &Runtime) -> ExitCode {
+    if conclusion.has_failed() {
+        house.bed().keep_folder();
+        eprintln!("e2e: the logs are in {}", house.bed().folder().display());
+    }
+    let closed = match Arc::into_inner(house) {
+        Some(house) => runtime.block_on(house.close()),
+        None => Err(anyhow::anyhow!("a scenario still holds the house")),
+    };
+    match closed {
+        Ok(()) => conclusion.exit_code(),
+        Err(error) => {
+            eprintln!("e2e: did not end well: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

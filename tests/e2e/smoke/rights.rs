@@ -1,0 +1,159 @@
+//! ostrakon's user may do what `deploy/` says, and no more.
+
+use anyhow::{Context as _, Result, ensure};
+use k8s_openapi::api::authorization::v1::{
+    ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
+};
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
+use kube::core::{ApiResource, GroupVersionKind};
+use kube::{Api, Client};
+use serde_json::json;
+
+use crate::ctx::{Ctx, Scenario, trial};
+use crate::harness::cluster::pod;
+use crate::harness::{User, manifests};
+
+pub(super) fn trials() -> Vec<Scenario> {
+    vec![
+        trial!(ostrakon_may_do_what_it_needs),
+        trial!(ostrakon_may_do_nothing_else),
+        trial!(a_stranger_may_do_nothing),
+        trial!(rights_hold_for_real_requests),
+        trial!(the_api_server_accepts_all_of_deploy),
+    ]
+}
+
+const NEEDED: [(&str, &str); 12] = [
+    ("get", "nodes"),
+    ("list", "nodes"),
+    ("watch", "nodes"),
+    ("patch", "nodes"),
+    ("get", "pods"),
+    ("list", "pods"),
+    ("watch", "pods"),
+    ("delete", "pods"),
+    ("patch", "pods/status"),
+    ("create", "events"),
+    ("patch", "events"),
+    ("create", "authorization.k8s.io/selfsubjectaccessreviews"),
+];
+
+const FORBIDDEN: [(&str, &str); 22] = [
+    ("update", "nodes"),
+    ("delete", "nodes"),
+    ("create", "nodes"),
+    ("patch", "nodes/status"),
+    ("create", "pods"),
+    ("update", "pods"),
+    ("patch", "pods"),
+    ("deletecollection", "pods"),
+    ("update", "pods/status"),
+    ("create", "pods/eviction"),
+    ("create", "pods/binding"),
+    ("create", "pods/exec"),
+    ("get", "pods/log"),
+    ("get", "events"),
+    ("delete", "events"),
+    ("get", "secrets"),
+    ("update", "secrets"),
+    ("list", "configmaps"),
+    ("list", "namespaces"),
+    ("impersonate", "users"),
+    ("update", "coordination.k8s.io/leases"),
+    ("create", "rbac.authorization.k8s.io/clusterrolebindings"),
+];
+
+async fn ostrakon_may_do_what_it_needs(ctx: &Ctx) -> Result<()> {
+    let client = ctx.bed().client_for(User::Ostrakon)?;
+    for (verb, resource) in NEEDED {
+        ensure!(is_allowed(&client, verb, resource).await?, "may not {verb} {resource}");
+    }
+    Ok(())
+}
+
+async fn ostrakon_may_do_nothing_else(ctx: &Ctx) -> Result<()> {
+    let client = ctx.bed().client_for(User::Ostrakon)?;
+    for (verb, resource) in FORBIDDEN {
+        ensure!(!is_allowed(&client, verb, resource).await?, "may {verb} {resource}");
+    }
+    Ok(())
+}
+
+async fn a_stranger_may_do_nothing(ctx: &Ctx) -> Result<()> {
+    let client = ctx.bed().client_for(User::Stranger)?;
+    for (verb, resource) in NEEDED.into_iter().chain(FORBIDDEN) {
+        // Anyone who is known may ask what they may.
+        let expected = resource.ends_with("selfsubjectaccessreviews");
+        let allowed = is_allowed(&client, verb, resource).await?;
+        ensure!(allowed == expected, "{verb} {resource}: {allowed}");
+    }
+    Ok(())
+}
+
+/// `resource` is `[GROUP/]RESOURCE[/SUBRESOURCE]`; a group has a dot in its name.
+async fn is_allowed(client: &Client, verb: &str, resource: &str) -> Result<bool> {
+    let (group, resource) = match resource.split_once('/') {
+        Some((group, resource)) if group.contains('.') => (group, resource),
+        _ => ("", resource),
+    };
+    let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
+    let review = SelfSubjectAccessReview {
+        spec: SelfSubjectAccessReviewSpec {
+            resource_attributes: Some(ResourceAttributes {
+                verb: Some(verb.to_owned()),
+                group: Some(group.to_owned()),
+                resource: Some(resource.to_owned()),
+                subresource: Some(subresource.to_owned()),
+                ..ResourceAttributes::default()
+            }),
+            ..SelfSubjectAccessReviewSpec::default()
+        },
+        ..SelfSubjectAccessReview::default()
+    };
+    let reviews: Api<SelfSubjectAccessReview> = Api::all(client.clone());
+    let answer = reviews.create(&PostParams::default(), &review).await?;
+    Ok(answer.status.context("a review without status")?.allowed)
+}
+
+async fn rights_hold_for_real_requests(ctx: &Ctx) -> Result<()> {
+    let arena = ctx.arena().await?;
+    let node = arena.node("n").await?;
+    let pod = arena.create(pod("p").on(&node)).await?;
+    let client = ctx.bed().client_for(User::Ostrakon)?;
+    let pods: Api<Pod> = Api::namespaced(client, arena.namespace());
+
+    let condition = json!({ "status": { "conditions": [{
+        "type": "DisruptionTarget", "status": "True", "reason": "DeletionByTaintManager",
+    }]}});
+    let patch = Patch::Strategic(condition);
+    pods.patch_status(&pod.name, &PatchParams::default(), &patch).await?;
+
+    let labels = Patch::Merge(json!({ "metadata": { "labels": { "a": "b" } } }));
+    match pods.patch(&pod.name, &PatchParams::default(), &labels).await {
+        Err(kube::Error::Api(status)) if status.is_forbidden() => Ok(()),
+        other => anyhow::bail!("patching the pod itself: {other:?}"),
+    }
+}
+
+async fn the_api_server_accepts_all_of_deploy(ctx: &Ctx) -> Result<()> {
+    let client = ctx.bed().admin()?;
+    let mut kinds = Vec::new();
+    for object in manifests::objects()? {
+        let types = object.types.clone().context("an object without kind")?;
+        let name = object.metadata.name.clone().context("an object without name")?;
+        let resource = ApiResource::from_gvk(&GroupVersionKind::try_from(&types)?);
+        let api: Api<DynamicObject> = match &object.metadata.namespace {
+            Some(namespace) => Api::namespaced_with(client.clone(), namespace, &resource),
+            None => Api::all_with(client.clone(), &resource),
+        };
+        let mut params = PatchParams::apply("smoke").force().dry_run();
+        params.field_validation = Some(kube::api::ValidationDirective::Strict);
+        api.patch(&name, &params, &Patch::Apply(&object))
+            .await
+            .with_context(|| format!("dry run of {} {name}", types.kind))?;
+        kinds.push(types.kind);
+    }
+    ensure!(kinds.iter().any(|kind| kind == "Deployment"), "no Deployment among {kinds:?}");
+    Ok(())
+}

@@ -1,0 +1,502 @@
+//! A control plane on loopback: started in order, stopped in the reverse one.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use kube::Client;
+use parking_lot::Mutex;
+use tempfile::TempDir;
+
+use super::arena::Arena;
+use super::audit::{self, Audit, AuditLog};
+use super::binaries::{Binaries, Etcd, Launch};
+use super::component::{Component, How};
+use super::fault_proxy::FaultProxy;
+use super::process::{Leash, Program};
+use super::users::{self, User, Users};
+use super::{manifests, ports, wait};
+
+/// Keeps the folder with all logs, whatever happens.
+const KEEP: &str = "OSTRAKON_KEEP_BED";
+
+/// Whether kube-controller-manager evicts by taints itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TaintEviction {
+    /// Left to ostrakon, as in a cluster that runs it.
+    Off,
+    /// As in a cluster without ostrakon.
+    BuiltIn,
+}
+
+/// What a [`Bed`] consists of. By default etcd and kube-apiserver alone.
+#[derive(Clone, Debug, Default)]
+pub struct BedOptions {
+    controller_manager: Option<TaintEviction>,
+    fast_node_monitor: bool,
+    scheduler: bool,
+    apiserver_flags: Vec<String>,
+    controller_manager_flags: Vec<String>,
+}
+
+impl BedOptions {
+    /// Adds kube-controller-manager.
+    pub fn controller_manager(mut self, taint_eviction: TaintEviction) -> Self {
+        self.controller_manager = Some(taint_eviction);
+        self
+    }
+
+    /// Makes the node lifecycle controller look every second, and take a node for lost after 6 s
+    /// instead of 50. Kubelets must then renew their leases every 2 s.
+    pub fn fast_node_monitor(mut self) -> Self {
+        self.fast_node_monitor = true;
+        self
+    }
+
+    /// Adds kube-scheduler.
+    pub fn scheduler(mut self) -> Self {
+        self.scheduler = true;
+        self
+    }
+
+    /// Another flag for kube-apiserver.
+    pub fn apiserver_flag(mut self, flag: &str) -> Self {
+        self.apiserver_flags.push(flag.to_owned());
+        self
+    }
+
+    /// Another flag for kube-controller-manager.
+    pub fn controller_manager_flag(mut self, flag: &str) -> Self {
+        self.controller_manager_flags.push(flag.to_owned());
+        self
+    }
+}
+
+/// Why there is no bed.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// This machine cannot build the control plane. The tests are to be skipped, with this reason.
+    #[error("{0}")]
+    Unavailable(String),
+    /// Anything else.
+    #[error(transparent)]
+    Failed(#[from] anyhow::Error),
+}
+
+/// A running control plane.
+#[derive(Debug)]
+pub struct Bed {
+    // Fields are dropped in this order. An API server that loses its etcd first hangs.
+    scheduler: Option<Component>,
+    controller_manager: Option<Component>,
+    apiserver: Component,
+    etcd: Component,
+    options: BedOptions,
+    place: Place,
+    audit: AuditLog,
+    leash: Leash,
+    folder: Mutex<TempDir>,
+}
+
+impl Bed {
+    /// Starts a control plane, and builds it first if need be.
+    pub async fn start(options: BedOptions) -> Result<Self, StartError> {
+        let all = options.controller_manager.is_some() || options.scheduler;
+        let binaries = Binaries::find(all).await?;
+        Ok(Self::start_with(options, &binaries).await?)
+    }
+
+    async fn start_with(options: BedOptions, binaries: &Binaries) -> Result<Self> {
+        let mut folder = tempfile::Builder::new().prefix("ostrakon-bed-").tempdir()?;
+        folder.disable_cleanup(std::env::var_os(KEEP).is_some());
+        let leash = Leash::new(folder.path())?;
+        let place = Place::new(folder.path())?;
+
+        let etcd = place.etcd(&binaries.etcd, &leash).await?;
+        let audit = AuditLog::new(place.folder.join("audit.log"));
+        let policy = audit::write_policy(&place.folder)?;
+        let apiserver =
+            place.apiserver(&binaries.apiserver, &options, &policy, audit.path(), &leash)?;
+        let bed = Self {
+            scheduler: match &binaries.scheduler {
+                Some(launch) if options.scheduler => Some(place.scheduler(launch, &leash)?),
+                _ => None,
+            },
+            controller_manager: match (&binaries.controller_manager, options.controller_manager) {
+                (Some(launch), Some(eviction)) => {
+                    Some(place.controller_manager(launch, &options, eviction, &leash)?)
+                }
+                _ => None,
+            },
+            apiserver,
+            etcd,
+            options,
+            place,
+            audit,
+            leash,
+            folder: Mutex::new(folder),
+        };
+
+        bed.etcd.start().await?;
+        bed.apiserver.start().await?;
+        let followers = async {
+            let start = async |component: &Option<Component>| match component {
+                Some(component) => component.start().await,
+                None => Ok(()),
+            };
+            tokio::try_join!(start(&bed.controller_manager), start(&bed.scheduler))
+        };
+        let rights = async { manifests::apply_rights(&bed.admin()?).await };
+        tokio::try_join!(followers, rights)?;
+        Ok(bed)
+    }
+
+    /// Stops everything, in order. Dropping does the same, but blocks and keeps errors to itself.
+    pub async fn stop(self) -> Result<()> {
+        for component in [&self.scheduler, &self.controller_manager].into_iter().flatten() {
+            component.stop(How::Graceful).await?;
+        }
+        self.apiserver.stop(How::Graceful).await?;
+        self.etcd.stop(How::Graceful).await
+    }
+
+    /// Brings up whatever is down or frozen.
+    pub async fn mend(&self) -> Result<()> {
+        let first = [&self.etcd, &self.apiserver];
+        let followers = [&self.controller_manager, &self.scheduler];
+        for component in first.into_iter().chain(followers.into_iter().flatten()) {
+            component.mend().await?;
+        }
+        Ok(())
+    }
+
+    /// A client that may do everything. It belongs to the runtime that this is called on.
+    pub fn admin(&self) -> Result<Client> {
+        self.client_for(User::Admin)
+    }
+
+    /// A client of `user`, which does not retry by itself.
+    pub fn client_for(&self, user: User) -> Result<Client> {
+        let mut config = self.place.config()?;
+        config.auth_info.token = Some(self.place.users.token(user).into());
+        Ok(Client::try_from(config)?)
+    }
+
+    /// A kubeconfig with which `user` talks to the API server.
+    pub fn kubeconfig(&self, user: User) -> Result<PathBuf> {
+        self.place.kubeconfig(user)
+    }
+
+    /// A kubeconfig with which `user` talks to `proxy` instead.
+    pub fn kubeconfig_via(&self, proxy: &FaultProxy, user: User) -> Result<PathBuf> {
+        let label = format!("proxy-{}", proxy.port());
+        self.place.users.write_kubeconfig(&label, user, &proxy.url(), None)
+    }
+
+    /// As [`Bed::client_for`], through `proxy`.
+    pub fn client_via(&self, proxy: &FaultProxy, user: User) -> Result<Client> {
+        let mut config = kube::Config::new(proxy.url().parse()?);
+        config.default_retry = false;
+        config.auth_info.token = Some(self.place.users.token(user).into());
+        Ok(Client::try_from(config)?)
+    }
+
+    /// A new proxy in front of the API server, without any faults yet. What it does by chance
+    /// follows from `seed`.
+    pub async fn fault_proxy(&self, seed: u64) -> Result<FaultProxy> {
+        FaultProxy::start(&self.place.config()?, seed).await
+    }
+
+    /// A namespace and nodes for one test.
+    pub async fn arena(&self, name: &str) -> Result<Arena> {
+        Arena::open(self, name).await
+    }
+
+    pub fn etcd(&self) -> &Component {
+        &self.etcd
+    }
+
+    pub fn apiserver(&self) -> &Component {
+        &self.apiserver
+    }
+
+    /// Brings the API server down and up again, and waits until it is ready.
+    pub async fn restart_apiserver(&self, how: How) -> Result<()> {
+        self.apiserver.restart(how).await
+    }
+
+    pub async fn stop_apiserver(&self, how: How) -> Result<()> {
+        self.apiserver.stop(how).await
+    }
+
+    pub async fn start_apiserver(&self) -> Result<()> {
+        self.apiserver.start().await
+    }
+
+    pub fn controller_manager(&self) -> Result<&Component> {
+        self.controller_manager.as_ref().context("this bed has no kube-controller-manager")
+    }
+
+    /// Restarts kube-controller-manager with its own taint eviction on or off.
+    pub async fn set_taint_eviction(&self, taint_eviction: TaintEviction) -> Result<()> {
+        let component = self.controller_manager()?;
+        let mut args = component.args().await;
+        let old = args.iter().position(|arg| arg.starts_with("--controllers="));
+        let old = old.context("kube-controller-manager runs without --controllers")?;
+        args[old] = controllers_flag(taint_eviction);
+        component.restart_with(args).await
+    }
+
+    pub fn scheduler(&self) -> Result<&Component> {
+        self.scheduler.as_ref().context("this bed has no kube-scheduler")
+    }
+
+    pub fn options(&self) -> &BedOptions {
+        &self.options
+    }
+
+    /// Whether there is a kube-controller-manager.
+    pub fn has_controllers(&self) -> bool {
+        self.controller_manager.is_some()
+    }
+
+    /// How often kubelets must renew their leases here.
+    pub fn lease_interval(&self) -> Duration {
+        Duration::from_secs(if self.options.fast_node_monitor { 2 } else { 10 })
+    }
+
+    /// All requests that the audit policy records, up to now.
+    pub fn audit(&self) -> Result<Audit> {
+        self.audit.read()
+    }
+
+    /// Waits until the audit log has what `wanted` looks for: a request is written down a moment
+    /// after its answer was sent.
+    pub async fn audit_until<T>(
+        &self,
+        what: &str,
+        patience: Duration,
+        wanted: impl Fn(Audit) -> Option<T>,
+    ) -> Result<T> {
+        wait::until(what, patience, async || Ok(wanted(self.audit()?))).await
+    }
+
+    /// The folder with logs and kubeconfigs. It goes with the bed.
+    pub fn folder(&self) -> &Path {
+        &self.place.folder
+    }
+
+    /// Leaves the folder where it is when the bed goes.
+    pub fn keep_folder(&self) {
+        self.folder.lock().disable_cleanup(true);
+    }
+
+    pub(super) fn leash(&self) -> &Leash {
+        &self.leash
+    }
+}
+
+/// Where a bed lives: its folder, its ports and its keys.
+#[derive(Debug)]
+struct Place {
+    folder: PathBuf,
+    users: Users,
+    etcd_port: u16,
+    apiserver_port: u16,
+    service_account_key: PathBuf,
+}
+
+impl Place {
+    fn new(folder: &Path) -> Result<Self> {
+        Ok(Self {
+            folder: folder.to_owned(),
+            users: Users::new(folder),
+            etcd_port: ports::free_port()?,
+            apiserver_port: ports::free_port()?,
+            service_account_key: users::write_service_account_key(folder)?,
+        })
+    }
+
+    fn apiserver_url(&self) -> String {
+        format!("https://127.0.0.1:{}", self.apiserver_port)
+    }
+
+    /// The API server makes its own certificate, and this file holds the authority too.
+    fn ca(&self) -> PathBuf {
+        self.folder.join("kube-apiserver-tls/apiserver.crt")
+    }
+
+    fn kubeconfig(&self, user: User) -> Result<PathBuf> {
+        self.users.write_kubeconfig("direct", user, &self.apiserver_url(), Some(&self.ca()))
+    }
+
+    /// How to reach the API server, as nobody yet.
+    fn config(&self) -> Result<kube::Config> {
+        let ca = self.ca();
+        let text = std::fs::read(&ca).with_context(|| format!("read {}", ca.display()))?;
+        let mut config = kube::Config::new(self.apiserver_url().parse()?);
+        config.root_cert =
+            Some(pem::parse_many(text)?.into_iter().map(pem::Pem::into_contents).collect());
+        config.default_retry = false;
+        Ok(config)
+    }
+
+    fn program(&self, name: &str, launch: &Launch, flags: Vec<String>) -> Program {
+        Program {
+            name: name.to_owned(),
+            path: launch.path.clone(),
+            args: launch.args.iter().cloned().chain(flags).collect(),
+            env: Vec::new(),
+            log: self.folder.join(format!("{name}.log")),
+        }
+    }
+
+    async fn etcd(&self, etcd: &Etcd, leash: &Leash) -> Result<Component> {
+        let data = self.folder.join("etcd").display().to_string();
+        let (client, peer) = (self.etcd_port, ports::free_port()?);
+        let (launch, flags) = match etcd {
+            Etcd::Ours(launch) => (
+                launch,
+                vec![
+                    format!("--data-dir={data}"),
+                    format!("--client-port={client}"),
+                    format!("--peer-port={peer}"),
+                ],
+            ),
+            Etcd::Plain(launch) => {
+                let (client, peer) =
+                    (format!("http://127.0.0.1:{client}"), format!("http://127.0.0.1:{peer}"));
+                let mut flags = vec![
+                    format!("--data-dir={data}"),
+                    format!("--listen-client-urls={client}"),
+                    format!("--advertise-client-urls={client}"),
+                    format!("--listen-peer-urls={peer}"),
+                    format!("--initial-advertise-peer-urls={peer}"),
+                    format!("--initial-cluster=default={peer}"),
+                ];
+                let no_fsync = "--unsafe-no-fsync";
+                if help_of(launch).await?.contains(no_fsync) {
+                    flags.push(no_fsync.to_owned());
+                }
+                (launch, flags)
+            }
+        };
+        let health = format!("http://127.0.0.1:{client}/health");
+        Ok(Component::new(self.program("etcd", launch, flags), health, leash))
+    }
+
+    fn apiserver(
+        &self,
+        launch: &Launch,
+        options: &BedOptions,
+        policy: &Path,
+        audit: &Path,
+        leash: &Leash,
+    ) -> Result<Component> {
+        let key = self.service_account_key.display();
+        let tokens = self.users.write_token_file()?;
+        let tls = self.folder.join("kube-apiserver-tls");
+        let mut flags = vec![
+            format!("--etcd-servers=http://127.0.0.1:{}", self.etcd_port),
+            "--bind-address=127.0.0.1".to_owned(),
+            "--advertise-address=127.0.0.1".to_owned(),
+            format!("--secure-port={}", self.apiserver_port),
+            format!("--cert-dir={}", tls.display()),
+            "--service-cluster-ip-range=10.0.0.0/24".to_owned(),
+            "--authorization-mode=RBAC".to_owned(),
+            format!("--token-auth-file={}", tokens.display()),
+            "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
+            format!("--service-account-key-file={key}"),
+            format!("--service-account-signing-key-file={key}"),
+            "--endpoint-reconciler-type=none".to_owned(),
+            "--profiling=false".to_owned(),
+            // Otherwise it waits a minute for watches over HTTP/1.1, which Rust clients have.
+            "--shutdown-watch-termination-grace-period=1s".to_owned(),
+            format!("--audit-policy-file={}", policy.display()),
+            format!("--audit-log-path={}", audit.display()),
+            // One file, however long the run: a rotated one would be read twice.
+            "--audit-log-maxsize=100000".to_owned(),
+        ];
+        if options.controller_manager.is_none() {
+            // Nobody makes the default accounts that this plugin insists on.
+            flags.push("--disable-admission-plugins=ServiceAccount".to_owned());
+        }
+        flags.extend(options.apiserver_flags.iter().cloned());
+        let health = format!("{}/readyz", self.apiserver_url());
+        Ok(Component::new(self.program("kube-apiserver", launch, flags), health, leash))
+    }
+
+    fn controller_manager(
+        &self,
+        launch: &Launch,
+        options: &BedOptions,
+        taint_eviction: TaintEviction,
+        leash: &Leash,
+    ) -> Result<Component> {
+        let name = "kube-controller-manager";
+        let port = ports::free_port()?;
+        let mut flags = self.follower_flags(name, User::ControllerManager, port)?;
+        flags.extend([
+            format!("--service-account-private-key-file={}", self.service_account_key.display()),
+            format!("--root-ca-file={}", self.ca().display()),
+            controllers_flag(taint_eviction),
+        ]);
+        if options.fast_node_monitor {
+            let fast = [
+                "--node-monitor-period=1s",
+                "--node-monitor-grace-period=6s",
+                "--node-startup-grace-period=5s",
+                "--node-eviction-rate=100",
+                "--secondary-node-eviction-rate=100",
+            ];
+            flags.extend(fast.map(str::to_owned));
+        }
+        flags.extend(options.controller_manager_flags.iter().cloned());
+        let health = format!("https://127.0.0.1:{port}/healthz");
+        Ok(Component::new(self.program(name, launch, flags), health, leash))
+    }
+
+    fn scheduler(&self, launch: &Launch, leash: &Leash) -> Result<Component> {
+        let name = "kube-scheduler";
+        let port = ports::free_port()?;
+        let flags = self.follower_flags(name, User::Scheduler, port)?;
+        let health = format!("https://127.0.0.1:{port}/healthz");
+        Ok(Component::new(self.program(name, launch, flags), health, leash))
+    }
+
+    /// Flags of a component that is a client of the API server.
+    fn follower_flags(&self, name: &str, user: User, port: u16) -> Result<Vec<String>> {
+        let kubeconfig = self.kubeconfig(user)?;
+        let kubeconfig = kubeconfig.display();
+        Ok(vec![
+            format!("--kubeconfig={kubeconfig}"),
+            format!("--authentication-kubeconfig={kubeconfig}"),
+            format!("--authorization-kubeconfig={kubeconfig}"),
+            // There is no client authority to look up, and the log would say so for ever.
+            "--authentication-skip-lookup=true".to_owned(),
+            "--bind-address=127.0.0.1".to_owned(),
+            format!("--secure-port={port}"),
+            format!("--cert-dir={}", self.folder.join(format!("{name}-tls")).display()),
+            "--leader-elect=false".to_owned(),
+            "--kube-api-qps=1000".to_owned(),
+            "--kube-api-burst=2000".to_owned(),
+        ])
+    }
+}
+
+fn controllers_flag(taint_eviction: TaintEviction) -> String {
+    match taint_eviction {
+        TaintEviction::Off => "--controllers=*,-taint-eviction-controller".to_owned(),
+        TaintEviction::BuiltIn => "--controllers=*".to_owned(),
+    }
+}
+
+async fn help_of(launch: &Launch) -> Result<String> {
+    let output = tokio::process::Command::new(&launch.path)
+        .arg("--help")
+        .output()
+        .await
+        .with_context(|| format!("run {}", launch.path.display()))?;
+    let text = [output.stdout, output.stderr].concat();
+    Ok(String::from_utf8_lossy(&text).into_owned())
+}

@@ -1,0 +1,51 @@
+//! A real control plane for tests, and what they watch it with.
+//!
+//! Each test target compiles this module for itself (`#[path = "../harness/mod.rs"] mod harness;`)
+//! and starts one [`Bed`]: etcd, a kube-apiserver and, where asked for, kube-controller-manager
+//! and kube-scheduler, as plain processes on loopback. From the ground up:
+//!
+//! - [`process`] and [`component`]: child processes that can be killed, restarted, frozen, and that
+//!   do not outlive the test, however it ends;
+//! - [`binaries`]: where etcd and the Kubernetes components come from;
+//! - [`users`] and [`manifests`]: who may talk to the API server. ostrakon is its ServiceAccount,
+//!   with the rights that `deploy/` gives it and no others;
+//! - [`bed`]: all of it started in order; [`arena`]: the namespace and the nodes of one test;
+//! - [`cluster`]: nodes, taints, pods in a line each;
+//! - [`ostrakon`]: the program under test as a child process;
+//! - [`fault_proxy`]: stands between the two and misbehaves as told;
+//! - [`witness`] and [`audit`]: what happened, seen from outside: when pods went, who asked for it.
+
+#![allow(
+    dead_code,
+    unreachable_pub,
+    unused_imports,
+    reason = "each test target compiles this for itself and uses a part of it"
+)]
+
+pub mod arena;
+pub mod audit;
+pub mod bed;
+pub mod binaries;
+pub mod cluster;
+pub mod component;
+pub mod fault_proxy;
+pub mod http;
+pub mod manifests;
+pub mod metrics;
+pub mod ostrakon;
+pub mod ports;
+pub mod process;
+pub mod request;
+pub mod users;
+pub mod wait;
+pub mod witness;
+
+pub use arena::Arena;
+pub use bed::{Bed, BedOptions, StartError, TaintEviction};
+pub use cluster::{NodeRef, PodRef, PodSketch, TaintSketch, no_execute};
+pub use component::How;
+pub use fault_proxy::{Answer, Fault, FaultProxy, Match, Rule};
+pub use ostrakon::Ostrakon;
+pub use request::Verb;
+pub use users::User;
+pub use witness::Witness;

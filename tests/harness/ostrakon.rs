@@ -1,0 +1,184 @@
+//! The program under test, as a user runs it: a child process with a kubeconfig.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+
+use super::bed::Bed;
+use super::metrics::Metrics;
+use super::process::{Ended, Process, Program};
+use super::{http, ports, wait};
+
+/// How long it may take until nodes and pods are synced, on a busy machine.
+const READY: Duration = Duration::from_secs(30);
+
+/// How long it may take to finish its requests after SIGTERM.
+const STOP: Duration = Duration::from_secs(20);
+
+static RUNS: AtomicUsize = AtomicUsize::new(0);
+
+/// How `ostrakon run` is started.
+#[derive(Clone, Debug)]
+pub struct Launch {
+    kubeconfig: PathBuf,
+    args: Vec<String>,
+    env: Vec<(String, String)>,
+    port: Option<u16>,
+}
+
+impl Launch {
+    /// `ostrakon run` with this kubeconfig; logs on level `debug`.
+    pub fn new(kubeconfig: PathBuf) -> Self {
+        Self { kubeconfig, args: Vec::new(), env: Vec::new(), port: None }
+    }
+
+    /// Another argument.
+    pub fn arg(mut self, arg: &str) -> Self {
+        self.args.push(arg.to_owned());
+        self
+    }
+
+    pub fn env(mut self, name: &str, value: &str) -> Self {
+        self.env.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Listens on this port instead of any free one.
+    pub fn port(mut self, port: u16) -> Self {
+        self.port = Some(port);
+        self
+    }
+
+    /// Starts it and does not wait for anything.
+    pub fn spawn(self, bed: &Bed) -> Result<Ostrakon> {
+        let port = match self.port {
+            Some(port) => port,
+            None => ports::free_port()?,
+        };
+        let run = RUNS.fetch_add(1, Ordering::Relaxed);
+        let mut args = vec![
+            "run".to_owned(),
+            format!("--kubeconfig={}", self.kubeconfig.display()),
+            format!("--listen=127.0.0.1:{port}"),
+        ];
+        if !self.args.iter().any(|arg| arg.starts_with("--log-level")) {
+            args.push("--log-level=debug".to_owned());
+        }
+        args.extend(self.args.iter().cloned());
+        let program = Program {
+            name: "ostrakon".to_owned(),
+            path: PathBuf::from(env!("CARGO_BIN_EXE_ostrakon")),
+            args,
+            env: self.env.clone(),
+            log: bed.folder().join(format!("ostrakon-{run}.log")),
+        };
+        let process = Process::start(&program, bed.leash())?;
+        Ok(Ostrakon { process, log: program.log, port, launch: self })
+    }
+
+    /// Starts it and waits until `/readyz` answers 200.
+    pub async fn start(self, bed: &Bed) -> Result<Ostrakon> {
+        let mut ostrakon = self.spawn(bed)?;
+        ostrakon.ready().await?;
+        Ok(ostrakon)
+    }
+}
+
+/// A running `ostrakon run`.
+#[derive(Debug)]
+pub struct Ostrakon {
+    process: Process,
+    log: PathBuf,
+    port: u16,
+    launch: Launch,
+}
+
+impl Ostrakon {
+    /// As it runs in a cluster: with the rights of `deploy/`, straight at the API server.
+    pub async fn start(bed: &Bed) -> Result<Self> {
+        Launch::new(bed.kubeconfig(super::User::Ostrakon)?).start(bed).await
+    }
+
+    /// Waits until `/readyz` answers 200.
+    pub async fn ready(&mut self) -> Result<()> {
+        let url = self.url("/readyz");
+        let process = &mut self.process;
+        let ready = wait::until("ostrakon to be ready", READY, async || {
+            if let Some(status) = process.exit_status()? {
+                return Ok(Some(Err(status)));
+            }
+            let (code, body) = http::get(&url).await?;
+            ensure!(code == 200, "/readyz says {code}: {body}");
+            Ok(Some(Ok(())))
+        })
+        .await
+        .with_context(|| process.log_tail())?;
+        if let Err(status) = ready {
+            bail!("ostrakon ended by itself ({status}); {}", process.log_tail());
+        }
+        Ok(())
+    }
+
+    /// SIGKILL.
+    pub fn kill9(mut self) -> Result<Launch> {
+        self.process.kill()?;
+        Ok(self.launch.clone())
+    }
+
+    /// SIGTERM; fails unless it ends in time and with exit code 0.
+    pub async fn stop(mut self) -> Result<Launch> {
+        match self.process.stop(STOP).await? {
+            Ended::Orderly(status) if status.success() => Ok(self.launch.clone()),
+            ended => bail!("ostrakon did not end well: {ended:?}; {}", self.process.log_tail()),
+        }
+    }
+
+    /// Waits until it ends by itself.
+    pub async fn ended(&mut self, patience: Duration) -> Result<ExitStatus> {
+        let process = &mut self.process;
+        wait::until("ostrakon to end", patience, async || process.exit_status()).await
+    }
+
+    /// SIGTERM, and does not wait.
+    pub fn terminate(&mut self) -> Result<()> {
+        self.process.terminate()
+    }
+
+    /// SIGSTOP: it hangs, its connections stay open.
+    pub fn freeze(&mut self) -> Result<()> {
+        self.process.freeze()
+    }
+
+    /// SIGCONT.
+    pub fn thaw(&mut self) -> Result<()> {
+        self.process.thaw()
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
+    /// The URL of `path` on its own port.
+    pub fn url(&self, path: &str) -> String {
+        format!("http://127.0.0.1:{}{path}", self.port)
+    }
+
+    /// A scrape of its metrics.
+    pub async fn metrics(&self) -> Result<Metrics> {
+        let (code, text) = http::get(&self.url("/metrics")).await?;
+        ensure!(code == 200, "/metrics says {code}: {text}");
+        Ok(Metrics::parse(&text))
+    }
+
+    pub fn log_path(&self) -> &Path {
+        &self.log
+    }
+
+    /// All that it has logged up to now.
+    pub fn log(&self) -> Result<String> {
+        Ok(std::fs::read_to_string(&self.log)?)
+    }
+}

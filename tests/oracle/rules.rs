@@ -1,0 +1,230 @@
+//! What the rules say about a pod, in plain steps and without a thought to speed.
+
+use jiff::Timestamp;
+use ostrakon::model::{
+    AnchorSource, Anchors, Effect, Kept, Node, Operator, Pod, PodClass, Taint, Toleration, Verdict,
+};
+
+const SECOND: i128 = 1_000_000_000;
+
+/// A verdict in other words: times are nanoseconds.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Says {
+    Stays(Kept),
+    /// The taint, and the toleration with its seconds.
+    Now(Taint, Option<(usize, i64)>),
+    At(i128, Taint, Counted),
+}
+
+/// How a deadline was counted.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Counted {
+    toleration: usize,
+    seconds: i64,
+    from: i128,
+    source: AnchorSource,
+}
+
+impl Says {
+    /// A name for the kind of answer, to see that all of them come up.
+    pub(crate) fn kind(&self) -> &'static str {
+        match self {
+            Self::Stays(Kept::NoTaints) => "no taints",
+            Self::Stays(Kept::Tolerated) => "tolerated",
+            Self::Stays(Kept::Mirror) => "mirror",
+            Self::Stays(Kept::Finished) => "finished",
+            Self::Stays(Kept::Terminating) => "terminating",
+            Self::Stays(_) => "another reason to stay",
+            Self::Now(_, None) => "untolerated",
+            Self::Now(_, Some(_)) => "at once",
+            Self::At(at, ..) if *at == Timestamp::MAX.as_nanosecond() => "end of time",
+            Self::At(_, _, counted) => match counted.source {
+                AnchorSource::TimeAdded => "time added",
+                AnchorSource::FirstSeen => "first seen",
+                AnchorSource::Outage => "outage",
+                AnchorSource::Bound => "bound",
+                AnchorSource::Observed => "observed",
+            },
+        }
+    }
+}
+
+impl From<&Verdict> for Says {
+    fn from(verdict: &Verdict) -> Self {
+        match verdict.clone() {
+            Verdict::Keep(kept) => Self::Stays(kept),
+            Verdict::EvictNow(cause) => {
+                let tolerance = cause.tolerance;
+                assert!(tolerance.is_none_or(|tolerance| tolerance.anchor.is_none()));
+                Self::Now(cause.taint, tolerance.map(|found| (found.index, found.seconds)))
+            }
+            Verdict::EvictAt { deadline, cause } => {
+                let tolerance = cause.tolerance.unwrap();
+                let anchor = tolerance.anchor.unwrap();
+                let counted = Counted {
+                    toleration: tolerance.index,
+                    seconds: tolerance.seconds,
+                    from: anchor.at.as_nanosecond(),
+                    source: anchor.source,
+                };
+                Self::At(deadline.0.as_nanosecond(), cause.taint, counted)
+            }
+        }
+    }
+}
+
+/// Each NoExecute taint with its first matching toleration.
+type Answers<'a> = Vec<(&'a Taint, Option<(usize, Option<i64>)>)>;
+
+fn answers<'a>(pod: &Pod, node: &'a Node) -> Answers<'a> {
+    let mut answers = Vec::new();
+    for taint in node.taints.iter() {
+        if taint.effect != Effect::NoExecute {
+            continue;
+        }
+        let mut answer = None;
+        for index in (0..pod.tolerations.len()).rev() {
+            let toleration = &pod.tolerations[index];
+            if matches(toleration, taint) {
+                answer = Some((index, toleration.seconds));
+            }
+        }
+        answers.push((taint, answer));
+    }
+    answers
+}
+
+fn matches(toleration: &Toleration, taint: &Taint) -> bool {
+    if toleration.effect.is_some() && toleration.effect != Some(taint.effect) {
+        return false;
+    }
+    if !toleration.key.is_empty() && toleration.key != taint.key {
+        return false;
+    }
+    match (number(&taint.value), toleration.operator, number(&toleration.value)) {
+        (_, Operator::Exists, _) => true,
+        (_, Operator::Equal, _) => toleration.value == taint.value,
+        (Some(taint), Operator::Lt, Some(toleration)) => taint < toleration,
+        (Some(taint), Operator::Gt, Some(toleration)) => taint > toleration,
+        _ => false,
+    }
+}
+
+fn number(text: &str) -> Option<i128> {
+    let number: i128 = text.parse().ok()?;
+    let fits = i128::from(i64::MIN) <= number && number <= i128::from(i64::MAX);
+    (fits && number.to_string() == text).then_some(number)
+}
+
+/// The answers that hold for both profiles; otherwise the taints with a positive time.
+fn common<'a>(answers: &Answers<'a>) -> Result<Says, Vec<(&'a Taint, usize, i64)>> {
+    if answers.is_empty() {
+        return Ok(Says::Stays(Kept::NoTaints));
+    }
+    for (taint, answer) in answers {
+        if answer.is_none() {
+            return Ok(Says::Now((*taint).clone(), None));
+        }
+    }
+    let mut timed = Vec::new();
+    for (taint, answer) in answers {
+        if let Some((index, Some(seconds))) = answer {
+            timed.push((*taint, *index, *seconds));
+        }
+    }
+    if timed.is_empty() {
+        return Ok(Says::Stays(Kept::Tolerated));
+    }
+    Err(timed)
+}
+
+fn at_once(timed: &[(&Taint, usize, i64)]) -> Option<Says> {
+    let (taint, index, seconds) = timed.iter().find(|(_, _, seconds)| *seconds <= 0)?;
+    Some(Says::Now((*taint).clone(), Some((*index, *seconds))))
+}
+
+fn plus(from: i128, seconds: i64) -> i128 {
+    let end = Timestamp::MAX.as_nanosecond();
+    (from + i128::from(seconds) * SECOND).min(end)
+}
+
+/// Anchor of a taint by the design's paragraph on deadlines.
+fn since(anchors: &Anchors, taint: &Taint) -> (i128, AnchorSource) {
+    let mut since = match taint.time_added {
+        Some(at) => (at.as_nanosecond(), AnchorSource::TimeAdded),
+        None => (Timestamp::MAX.as_nanosecond(), AnchorSource::FirstSeen),
+    };
+    for seen in &anchors.first_seen {
+        if taint.time_added.is_none() && (&seen.key, &seen.value) == (&taint.key, &taint.value) {
+            since.0 = since.0.min(seen.since.as_nanosecond());
+        }
+    }
+    let key = taint.key.strip_prefix("node.kubernetes.io/");
+    if let (Some("not-ready" | "unreachable"), Some(outage)) = (key, anchors.outage) {
+        let at = outage.since.as_nanosecond();
+        if outage.gap_from.is_none() && at < since.0 {
+            since = (at, AnchorSource::Outage);
+        }
+    }
+    since
+}
+
+pub(crate) fn default_profile(pod: &Pod, node: &Node, anchors: &Anchors) -> Says {
+    match pod.class {
+        PodClass::Mirror => return Says::Stays(Kept::Mirror),
+        PodClass::Finished => return Says::Stays(Kept::Finished),
+        PodClass::Terminating => return Says::Stays(Kept::Terminating),
+        PodClass::Ordinary => {}
+    }
+    let timed = match common(&answers(pod, node)) {
+        Ok(says) => return says,
+        Err(timed) => timed,
+    };
+    if let Some(says) = at_once(&timed) {
+        return says;
+    }
+    let mut says: Option<(i128, Says)> = None;
+    for (taint, toleration, seconds) in timed {
+        let (mut from, mut source) = since(anchors, taint);
+        if pod.bound.as_nanosecond() > from {
+            (from, source) = (pod.bound.as_nanosecond(), AnchorSource::Bound);
+        }
+        let at = plus(from, seconds);
+        if says.as_ref().is_none_or(|(earliest, _)| at < *earliest) {
+            let counted = Counted { toleration, seconds, from, source };
+            says = Some((at, Says::At(at, taint.clone(), counted)));
+        }
+    }
+    says.unwrap().1
+}
+
+pub(crate) fn upstream_profile(
+    pod: &Pod,
+    node: &Node,
+    now: Timestamp,
+    running: Option<&Verdict>,
+) -> Says {
+    if pod.class == PodClass::Terminating {
+        return Says::Stays(Kept::Terminating);
+    }
+    let mut timed = match common(&answers(pod, node)) {
+        Ok(says) => return says,
+        Err(timed) => timed,
+    };
+    timed.retain(|(_, _, seconds)| *seconds < i64::MAX);
+    if timed.is_empty() {
+        return Says::Stays(Kept::Tolerated);
+    }
+    if let Some(running @ Verdict::EvictAt { .. }) = running {
+        return Says::from(running);
+    }
+    if let Some(says) = at_once(&timed) {
+        return says;
+    }
+    let least = timed.iter().map(|(_, _, seconds)| *seconds).min().unwrap();
+    let first = timed.into_iter().find(|(_, _, seconds)| *seconds == least);
+    let (taint, toleration, seconds) = first.unwrap();
+    let counted =
+        Counted { toleration, seconds, from: now.as_nanosecond(), source: AnchorSource::Observed };
+    Says::At(plus(now.as_nanosecond(), seconds), taint.clone(), counted)
+}
