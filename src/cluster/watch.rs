@@ -67,9 +67,6 @@ pub trait Index: Send {
 
     /// A complete list has been taken: whatever has another UID is gone.
     fn retain(&mut self, seen: &AHashSet<Uid>);
-
-    /// The watch is connected, or is not any more: then what is known may be old.
-    fn connected(&mut self, yes: bool);
 }
 
 /// How an object came in.
@@ -192,7 +189,6 @@ async fn follow<I: Index>(api: &Api, metrics: &Metrics, index: &mut I, mut versi
     loop {
         let (before, opened) = (version.clone(), Instant::now());
         let end = watch_once(api, metrics, index, &mut version).await;
-        index.connected(false);
         metrics.connected(I::RESOURCE, false);
         metrics.watch_ended(I::RESOURCE, end.label());
         if end == End::Expired {
@@ -242,7 +238,6 @@ async fn watch_once<I: Index>(
         Err(RequestError::Status(answer)) if answer.code == 410 => return End::Expired,
         Err(error) => return End::Failed(error.to_string()),
     };
-    index.connected(true);
     metrics.connected(I::RESOURCE, true);
     let mut lines = Lines::default();
     loop {

@@ -5,8 +5,8 @@
 //! timed queue like any other, outside the slots, and is decided afresh when its pause is over.
 //!
 //! Nothing is written on the word of an old decision: the verdict is asked for again right before
-//! the first request and between the two, and where the facts may be older than the cluster's
-//! (see [`Evictor`]), the node is read from the API server first. Every request names the UID.
+//! the first request and between the two, from the view and by the node as the API server has it
+//! (see [`Evictor`]). Every request names the UID.
 
 mod backlog;
 mod confirm;
