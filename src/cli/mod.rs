@@ -1,5 +1,6 @@
 //! What a person types, and what the process answers.
 
+mod demo;
 mod run;
 
 use std::process::ExitCode;
@@ -8,6 +9,13 @@ use clap::{Parser, Subcommand};
 
 /// Exit code of a command that failed.
 const FAILED: u8 = 1;
+/// Exit code of a command that was used wrongly, as clap has it too.
+const MISUSED: u8 = 2;
+
+/// What was typed makes no sense. The text says what would.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Usage(String);
 
 /// Removes pods from nodes: by NoExecute taints, at their deadlines.
 #[derive(Debug, Parser)]
@@ -21,18 +29,20 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     Run(run::Arguments),
+    Demo(demo::Arguments),
 }
 
 /// Parses the command line and does what it says.
 pub fn main() -> ExitCode {
     let outcome = match Arguments::parse().command {
         Command::Run(arguments) => run::run(arguments),
+        Command::Demo(arguments) => demo::run(&arguments),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             complain(&error);
-            ExitCode::from(FAILED)
+            ExitCode::from(if error.is::<Usage>() { MISUSED } else { FAILED })
         }
     }
 }
