@@ -16,7 +16,7 @@ use crate::sim::hollow::HollowNode;
 pub(super) const MAINTENANCE: &str = "maintenance";
 
 /// For how many seconds the pods of [`SESSIONS`] bear an outage.
-pub(super) const SESSION_SECONDS: i64 = 6;
+pub(super) const SESSION_SECONDS: i64 = 8;
 
 /// At least so many pods are on a node on stage: one of each kind.
 pub(super) const ON_STAGE: usize = 10;

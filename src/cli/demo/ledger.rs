@@ -108,7 +108,7 @@ pub(super) struct Ledger {
     evicted: Vec<(String, Duration)>,
     cancelled: usize,
     wrong: Vec<String>,
-    news: Vec<News>,
+    news: Vec<(Timestamp, News)>,
 }
 
 impl Ledger {
@@ -144,8 +144,8 @@ impl Ledger {
         self.by_hand.insert(uid.to_owned());
     }
 
-    /// What is worth telling since the last call.
-    pub(super) fn news(&mut self) -> Vec<News> {
+    /// What is worth telling since the last call, and when it was.
+    pub(super) fn news(&mut self) -> Vec<(Timestamp, News)> {
         std::mem::take(&mut self.news)
     }
 
@@ -251,14 +251,15 @@ impl Ledger {
                 if late >= -CLOCKS_AGREE {
                     let late = Duration::try_from(late).unwrap_or(Duration::ZERO);
                     self.evicted.push((uid.to_owned(), late));
-                    self.news.push(News::Evicted(Eviction {
+                    let eviction = Eviction {
                         pod: pod.name.clone(),
                         uid: uid.to_owned(),
                         node: pod.node.clone(),
                         key: key.clone(),
                         seconds: *seconds,
                         late,
-                    }));
+                    };
+                    self.news.push((at, News::Evicted(eviction)));
                     return;
                 }
                 format!("{:.1} s too early", (-late).as_secs_f64())
@@ -267,7 +268,7 @@ impl Ledger {
         };
         let wrong = format!("{} on {} was deleted, {early}", pod.name, pod.node);
         self.wrong.push(wrong.clone());
-        self.news.push(News::Wrong(wrong));
+        self.news.push((at, News::Wrong(wrong)));
     }
 
     fn take_node(&mut self, name: &str, node: &Value, at: Timestamp) {
@@ -297,11 +298,11 @@ impl Ledger {
         let is_in = |taint: &Taint, all: &[Taint]| all.iter().any(|other| other.key == taint.key);
         for taint in before.iter().filter(|taint| !is_in(taint, &facts.taints)) {
             let (node, key) = (name.to_owned(), taint.key.clone());
-            self.news.push(News::Untainted { node, key, cancelled });
+            self.news.push((at, News::Untainted { node, key, cancelled }));
         }
         for taint in facts.taints.iter().filter(|taint| !is_in(taint, &before)) {
             let (node, key, outlook) = (name.to_owned(), taint.key.clone(), outlook.clone());
-            self.news.push(News::Tainted { node, key, outlook });
+            self.news.push((at, News::Tainted { node, key, outlook }));
         }
     }
 }

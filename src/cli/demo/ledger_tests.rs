@@ -111,8 +111,8 @@ async fn a_taint_that_goes_takes_the_countdown_with_it() {
     bed.delete("five");
     assert_eq!(bed.wrong().len(), 1);
     let news = bed.ledger.lock().news();
-    assert!(matches!(&news[0], News::Tainted { outlook, .. } if outlook.at_once == 1));
-    assert!(matches!(&news[2], News::Untainted { cancelled: 1, .. }), "{news:?}");
+    assert!(matches!(&news[0].1, News::Tainted { outlook, .. } if outlook.at_once == 1));
+    assert!(matches!(&news[2].1, News::Untainted { cancelled: 1, .. }), "{news:?}");
 }
 
 #[tokio::test(start_paused = true)]

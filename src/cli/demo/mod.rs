@@ -27,9 +27,9 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use self::screen::{Form, Screen};
 use self::serve::Kubeconfig;
-use self::stage::Stage;
+use self::stage::{FREE_PORT, Stage};
 use self::story::Story;
-use self::tell::Line;
+use self::tell::{Line, rounded};
 use super::Usage;
 use crate::clock::Clock;
 use crate::observe::{LogFormat, start_logs};
@@ -113,15 +113,24 @@ async fn until_stopped(arguments: &Arguments, pods: usize) -> anyhow::Result<()>
         }
     };
     let started = Clock::system().now();
-    let address = arguments.serve.unwrap_or(SocketAddr::from(([127, 0, 0, 1], 0)));
+    let address = arguments.serve.unwrap_or(FREE_PORT);
+    let mut screen = Screen::new(Form::suiting(arguments.json));
+    screen.say(None, &Line::Starting { nodes: arguments.nodes, pods })?;
     let mut stage = tokio::select! {
         stage = Stage::set(arguments.nodes, pods, address) => stage?,
         () = next() => return Ok(()),
     };
-    let mut screen = Screen::new(Form::suiting(arguments.json));
-    let outcome = tokio::select! {
-        outcome = play(arguments, pods, started, &mut stage, &mut screen) => outcome,
+    let seconds = stage.now().duration_since(started).as_secs_f64();
+    let ready = Line::Ready { took_seconds: rounded(seconds), server: stage.url() };
+    screen.say(None, &ready)?;
+    let mut came_out = true;
+    let played = tokio::select! {
+        played = play(arguments, &mut stage, &mut screen, &mut came_out) => played,
         () = next() => Ok(()),
+    };
+    let outcome = match played {
+        Ok(()) if !came_out => Err(anyhow!("the pods are not as they must be, see above")),
+        played => played,
     };
     screen.close().or_else(|error| match error.kind() {
         io::ErrorKind::BrokenPipe => Ok(()),
@@ -133,17 +142,14 @@ async fn until_stopped(arguments: &Arguments, pods: usize) -> anyhow::Result<()>
     }
 }
 
-/// Tells the story and, if that is wanted, goes on after it.
+/// Tells the story and, if that is wanted, goes on after it. `came_out`: whether the story came out
+/// as it must, as far as it was told.
 async fn play(
     arguments: &Arguments,
-    pods: usize,
-    started: jiff::Timestamp,
     stage: &mut Stage,
     screen: &mut Screen,
+    came_out: &mut bool,
 ) -> anyhow::Result<()> {
-    let seconds = stage.now().duration_since(started).as_secs_f64();
-    let ready = Line::Ready { nodes: arguments.nodes, pods, seconds, server: stage.url() };
-    screen.say(None, &ready)?;
     let kubeconfig = match arguments.serve {
         Some(_) => Some(Kubeconfig::write(&stage.kubeconfig())?),
         None => None,
@@ -156,14 +162,14 @@ async fn play(
     let metrics = stage.metrics_url();
     let mut story = Story::begin(stage, screen);
     let summary = story.tell().await?;
-    let ok = summary.ok;
+    *came_out = summary.ok;
     story.say(&Line::Summary(summary))?;
     if let Some(kubeconfig) = &kubeconfig {
         story.say_text(&kubeconfig.at_the_end(&example, &metrics))?;
         // Until a signal comes.
         story.go_on().await?;
     }
-    if ok { Ok(()) } else { Err(anyhow!("the pods are not as they must be, see above")) }
+    Ok(())
 }
 
 fn serving(stage: &Stage, kubeconfig: &Kubeconfig) -> Line {

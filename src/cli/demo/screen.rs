@@ -2,7 +2,7 @@
 
 use std::io::{self, IsTerminal, Stdout, Write};
 
-use super::tell::{Line, Row, grouped, short};
+use super::tell::{Line, Row, Summary, grouped, short};
 
 /// Rows of the table at the most, so that it fits on a small terminal.
 const MOST_ROWS: usize = 8;
@@ -17,6 +17,7 @@ const SHOW_CURSOR: &str = "\x1b[?25h";
 /// A line that is too long is cut instead of broken, so that a row stays a row.
 const CUT_LINES: &str = "\x1b[?7l";
 const BREAK_LINES: &str = "\x1b[?7h";
+const CLEAR_LINE: &str = "\x1b[K";
 const CLEAR_BELOW: &str = "\x1b[J";
 
 /// The form of what is said.
@@ -80,9 +81,8 @@ impl<W: Write> Screen<W> {
         let Some(text) = line.text() else { return Ok(()) };
         let style = match line {
             Line::Step { .. } => BOLD,
-            Line::Wrong { .. } => RED,
-            Line::Summary(summary) if summary.ok => GREEN,
-            Line::Summary(_) => RED,
+            Line::Wrong { .. } | Line::Summary(Summary { ok: false, .. }) => RED,
+            Line::Summary(_) => GREEN,
             _ => "",
         };
         self.write(seconds, &text, style, matches!(line, Line::Step { .. }))
@@ -108,9 +108,8 @@ impl<W: Write> Screen<W> {
         }
         for line in text.lines() {
             let indent = if begins || seconds.is_none() { "" } else { "  " };
-            match seconds {
-                Some(seconds) => write!(self.out, "{seconds:>5.1} s  ")?,
-                None => {}
+            if let Some(seconds) = seconds {
+                write!(self.out, "{seconds:>5.1} s  ")?;
             }
             writeln!(self.out, "{style}{indent}{line}{plain}")?;
         }
@@ -123,27 +122,34 @@ impl<W: Write> Screen<W> {
         let Line::State { seconds, nodes, pods, overdue, evicted, cancelled } = state else {
             return Ok(());
         };
-        self.erase()?;
         let (dim, plain) = if colours { (DIM, PLAIN) } else { ("", "") };
-        write!(self.out, "{HIDE_CURSOR}{CUT_LINES}\n{dim}")?;
-        writeln!(
-            self.out,
-            "{:<12}{:<22}{:>6}{:>10}{:>10}{:>8}{plain}",
-            "NODE", "NOEXECUTE TAINTS", "PODS", "COUNTING", "NEXT IN", "GOING"
-        )?;
         let shown = nodes.len().min(MOST_ROWS);
-        for row in &nodes[..shown] {
-            writeln!(self.out, "{}", cells(row))?;
-        }
-        writeln!(
-            self.out,
+        let head = format!(
+            "{dim}{:<12}{:<22}{:>6}{:>10}{:>10}{:>8}{plain}",
+            "NODE", "NOEXECUTE TAINTS", "PODS", "COUNTING", "NEXT IN", "GOING"
+        );
+        let foot = format!(
             "{dim}{seconds:.0} s · {} pods · {overdue} overdue · {} evicted · {} cancelled{plain}",
             grouped(*pods),
             grouped(*evicted),
             grouped(*cancelled),
-        )?;
-        write!(self.out, "{BREAK_LINES}")?;
-        self.table = shown + 3;
+        );
+        let lines: Vec<_> = [String::new(), head]
+            .into_iter()
+            .chain(nodes[..shown].iter().map(cells))
+            .chain([foot])
+            .collect();
+        // One write, over the old table and not after erasing it, so that nothing flickers.
+        let mut frame = format!("{HIDE_CURSOR}{CUT_LINES}{}", up(self.table));
+        for line in &lines {
+            frame.push_str(line);
+            frame.push_str(CLEAR_LINE);
+            frame.push('\n');
+        }
+        frame.push_str(CLEAR_BELOW);
+        frame.push_str(BREAK_LINES);
+        self.table = lines.len();
+        self.out.write_all(frame.as_bytes())?;
         self.out.flush()
     }
 
@@ -158,7 +164,7 @@ impl<W: Write> Screen<W> {
 
     fn erase(&mut self) -> io::Result<()> {
         if self.table > 0 {
-            write!(self.out, "\r\x1b[{}A{CLEAR_BELOW}", self.table)?;
+            write!(self.out, "{}{CLEAR_BELOW}", up(self.table))?;
             self.table = 0;
         }
         Ok(())
@@ -174,6 +180,11 @@ impl<W: Write> Drop for Screen<W> {
             let _ = self.out.flush();
         }
     }
+}
+
+/// To the beginning of the line that stands so many lines higher.
+fn up(lines: usize) -> String {
+    if lines == 0 { "\r".to_owned() } else { format!("\r\x1b[{lines}A") }
 }
 
 fn cells(row: &Row) -> String {
@@ -226,7 +237,7 @@ mod tests {
             screen.draw(&state(20)).unwrap();
             screen.say(Some(1.0), &step()).unwrap();
         });
-        assert!(text.contains("\x1b[5A\x1b[J"), "{text:?}");
+        assert!(text.contains("\x1b[5A\x1b[K\n"), "{text:?}");
         assert!(text.contains("\x1b[11A\x1b[J\n  1.0 s  Three\n"), "{text:?}");
         assert!(text.contains("unreachable") && text.contains("3.2 s"), "{text:?}");
         assert!(text.ends_with("\x1b[?25h\x1b[?7h"), "{text:?}");

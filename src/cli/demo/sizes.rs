@@ -61,7 +61,7 @@ pub(super) fn fitting(
         return Err(format!(
             "{wanted} pods need about {} MiB of memory and {} MiB are free: give --pods {} at the \
              most",
-            wanted * BYTES_PER_POD >> 20,
+            (wanted * BYTES_PER_POD) >> 20,
             free >> 20,
             free / BYTES_PER_POD
         ));

@@ -1,6 +1,6 @@
 //! The cluster in the process, the real controller on it, and who watches from outside.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -40,6 +40,9 @@ const HISTORY: usize = 8192;
 const READY_LIMIT: Duration = Duration::from_secs(60);
 /// For how long each part may take to end.
 const STOP_LIMIT: Duration = Duration::from_secs(5);
+
+/// Any port of the loopback interface.
+pub(super) const FREE_PORT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
 /// Everything that runs.
 pub(super) struct Stage {
@@ -86,7 +89,7 @@ impl Stage {
         };
         let controllers = Controllers::start(cluster.store(), &settings);
         let client = client(&served.url())?;
-        let controller = Some(start(&client).await?);
+        let controller = Some(start(&client, FREE_PORT).await?);
         Ok(Self { cast, cluster, ledger, kubelets, controllers, served, client, controller })
     }
 
@@ -170,10 +173,13 @@ impl Stage {
 
     /// Stops the controller and starts it again.
     pub(super) async fn restart(&mut self) -> anyhow::Result<()> {
+        let mut address = FREE_PORT;
         if let Some(running) = self.controller.take() {
+            // Whoever reads its metrics finds them where they were.
+            address = running.address();
             running.stop().await?;
         }
-        self.controller = Some(start(&self.client).await?);
+        self.controller = Some(start(&self.client, address).await?);
         Ok(())
     }
 
@@ -211,11 +217,11 @@ fn client(url: &str) -> anyhow::Result<Client> {
 }
 
 /// Starts the controller, and waits until it knows all nodes and pods.
-async fn start(client: &Client) -> anyhow::Result<Running> {
+async fn start(client: &Client, listen: SocketAddr) -> anyhow::Result<Running> {
     let config = Config {
         kubeconfig: None,
         context: None,
-        listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+        listen,
         compat: Compat::None,
         instance: "ostrakon-demo".to_owned(),
     };

@@ -11,7 +11,7 @@ use super::cast::SESSION_SECONDS;
 use super::ledger::{Eviction, Ledger, News};
 use super::screen::Screen;
 use super::stage::Stage;
-use super::tell::{Line, Row, Summary};
+use super::tell::{Line, Row, Summary, rounded};
 
 /// How often what is new is told and the table drawn.
 const TICK: Duration = Duration::from_millis(100);
@@ -84,7 +84,11 @@ impl<'a> Story<'a> {
         self.until(RESTART).await?;
         let text = "The controller is stopped and started anew. No countdown starts anew with it.";
         self.step("restart", &[], text)?;
+        let stopped = self.seconds();
         self.stage.restart().await?;
+        let seconds = self.seconds();
+        let line = Line::Restarted { seconds, away_seconds: rounded(seconds - stopped) };
+        self.screen.say(Some(seconds), &line)?;
 
         self.until(COMEBACK).await?;
         self.until_evicted_from(&silent).await?;
@@ -117,7 +121,12 @@ impl<'a> Story<'a> {
     }
 
     fn seconds(&self) -> f64 {
-        self.stage.now().duration_since(self.began).as_secs_f64()
+        self.at(self.stage.now())
+    }
+
+    /// That moment, in seconds of the story.
+    fn at(&self, moment: Timestamp) -> f64 {
+        rounded(moment.duration_since(self.began).as_secs_f64())
     }
 
     fn step(&mut self, step: &'static str, nodes: &[&str], text: &str) -> anyhow::Result<()> {
@@ -180,8 +189,8 @@ impl<'a> Story<'a> {
         let seconds = self.seconds();
         let news = self.stage.ledger().news();
         let before = self.gathered.len();
-        for piece in news {
-            self.tell_news(seconds, piece)?;
+        for (at, piece) in news {
+            self.tell_news(self.at(at), piece)?;
         }
         if !self.gathered.is_empty() {
             self.gathered_for += 1;
@@ -240,7 +249,9 @@ impl<'a> Story<'a> {
                 taints: row.taints,
                 pods: row.pods,
                 counting: row.counting,
-                next_in_seconds: row.next.map(|next| next.duration_since(now).as_secs_f64()),
+                next_in_seconds: row
+                    .next
+                    .map(|next| rounded(next.duration_since(now).as_secs_f64())),
                 going: row.going,
             }
         });

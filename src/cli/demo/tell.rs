@@ -13,10 +13,14 @@ use super::ledger::Eviction;
 #[derive(Clone, Debug, Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub(super) enum Line {
+    /// The cluster is being made.
+    Starting { nodes: usize, pods: usize },
     /// The cluster is there and the controller knows it.
-    Ready { nodes: usize, pods: usize, seconds: f64, server: String },
+    Ready { took_seconds: f64, server: String },
     /// The story does something.
     Step { seconds: f64, step: &'static str, nodes: Vec<String>, text: String },
+    /// The controller is at work again.
+    Restarted { seconds: f64, away_seconds: f64 },
     /// A node got a NoExecute taint.
     Tainted {
         seconds: f64,
@@ -96,10 +100,11 @@ impl Line {
             let (least, most) = (least.unwrap_or_default(), most.unwrap_or_default());
             let (why, after) = match seconds {
                 None => (format!("that do not tolerate {}", short(key)), "the taint"),
-                Some(seconds) => (format!("whose {seconds} s are over"), "their deadline"),
+                Some(seconds) => (format!("whose {seconds} s are over"), "the deadline"),
             };
-            let range = format!("{} to {} after {after}", millis(least), millis(most));
-            format!("{} {why}: evicted, {range}", pods(group.len()))
+            let (least, most) = (millis(least), millis(most));
+            let range = if least == most { most } else { format!("{least} to {most}") };
+            format!("{} {why}: evicted {range} after {after}", pods(group.len()))
         };
         groups.into_iter().map(line).collect()
     }
@@ -107,11 +112,14 @@ impl Line {
     /// The line for people; `None` if it is for machines only.
     pub(super) fn text(&self) -> Option<String> {
         Some(match self {
-            Self::Ready { nodes, pods, seconds, server } => format!(
-                "A cluster in this process: {} nodes, {} running pods, ready in {seconds:.1} s.\n\
-                 The controller is the real one; it reaches the cluster at {server}.\n",
+            Self::Starting { nodes, pods } => format!(
+                "Starting a cluster in this process: {} nodes, {} pods.",
                 grouped(*nodes),
                 grouped(*pods),
+            ),
+            Self::Ready { took_seconds, server } => format!(
+                "Ready in {took_seconds:.1} s. The controller is the real one; it reaches the cluster \
+                 at {server}.",
             ),
             Self::Step { text, .. } => text.clone(),
             Self::Tainted { node, taint, at_once, counting, staying, .. } => {
@@ -125,6 +133,9 @@ impl Line {
                 short(taint),
                 counted(*cancelled, "countdown")
             ),
+            Self::Restarted { away_seconds, .. } => {
+                format!("it knows the cluster again after {away_seconds:.1} s")
+            }
             Self::Wrong { text, .. } => format!("WRONG: {text}"),
             Self::Summary(summary) => summary.text(),
             Self::Serving { .. } | Self::Evicted { .. } | Self::State { .. } => return None,
@@ -147,7 +158,9 @@ impl Summary {
             grouped(self.kept),
         );
         if self.ok {
-            text.push_str("Exactly the pods went that had to, none before its time.");
+            text.push_str(
+                "Exactly the pods went that had to, none before its time. The new shop/db-0 is there.",
+            );
         } else {
             text.push_str("NOT as it must be:");
             for failure in &self.failures {
@@ -186,12 +199,17 @@ fn counted(number: usize, what: &str) -> String {
     format!("{} {what}{plural}", grouped(number))
 }
 
+/// Seconds to the millisecond: finer is noise.
+pub(super) fn rounded(seconds: f64) -> f64 {
+    (seconds * 1e3).round() / 1e3
+}
+
 /// A number with commas between thousands.
 pub(super) fn grouped(number: usize) -> String {
     let digits = number.to_string();
     let mut text = String::new();
     for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place) % 3 == 0 {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
             text.push(',');
         }
         text.push(digit);
@@ -237,8 +255,8 @@ mod tests {
         assert_eq!(
             lines,
             [
-                "3 pods that do not tolerate maintenance: evicted, 12 ms to 30 ms after the taint",
-                "1 pod whose 5 s are over: evicted, 4.0 ms to 4.0 ms after their deadline",
+                "3 pods that do not tolerate maintenance: evicted 12 ms to 30 ms after the taint",
+                "1 pod whose 5 s are over: evicted 4.0 ms after the deadline",
             ]
         );
     }
