@@ -45,8 +45,32 @@ pub struct Page {
     pub version: u64,
     /// Where the next page begins, if there is one.
     pub next: Option<String>,
-    /// How many objects follow, where that is known without looking at them.
+    /// How many objects follow, where that is known without looking at them: in a list of the whole
+    /// collection.
     pub remaining: Option<usize>,
+}
+
+/// Where a page begins. As text it is the token that the page before gives out.
+struct Beginning {
+    version: u64,
+    /// How many objects the pages before had.
+    seen: usize,
+    /// The first object of the page, or `None` for that of the collection.
+    key: Option<Key>,
+}
+
+impl Beginning {
+    fn parse(token: &str) -> Option<Self> {
+        let mut parts = token.splitn(3, ':');
+        let version = parts.next()?.parse().ok()?;
+        let seen = parts.next()?.parse().ok()?;
+        let (namespace, name) = parts.next()?.split_once('/')?;
+        Some(Self { version, seen, key: Some(Key::new(namespace, name)) })
+    }
+}
+
+fn token(version: u64, seen: usize, key: &Key) -> String {
+    format!("{version}:{seen}:{}/{}", key.namespace, key.name)
 }
 
 impl State {
@@ -56,11 +80,11 @@ impl State {
         selector: &Selector,
         paging: &Paging,
     ) -> Result<Page, ApiError> {
-        let (version, start) = self.beginning(paging)?;
+        let Beginning { version, seen, key } = self.beginning(paging)?;
         let then = self.differences(resource, version)?;
         let table = self.table(resource);
         let namespace = selector.namespace();
-        let start = start.unwrap_or_else(|| Key::new(namespace.unwrap_or_default(), ""));
+        let start = key.unwrap_or_else(|| Key::new(namespace.unwrap_or_default(), ""));
         let unchanged =
             table.objects.range(start.clone()..).filter(|(key, _)| !then.contains_key(key));
         let changed = then.range(start..).filter_map(|(key, o)| Some((key, o.as_ref()?)));
@@ -70,34 +94,32 @@ impl State {
         let limit = if paging.limit == 0 { usize::MAX } else { paging.limit };
         let items: Vec<_> =
             all.by_ref().take(limit).map(|(_, object)| Arc::clone(object)).collect();
-        let next = all.next().map(|(key, _)| format!("{version}:{}/{}", key.namespace, key.name));
-        let remaining = (next.is_some() && !selector.is_partial()).then(|| 1 + all.count());
+        let seen = seen + items.len();
+        let next = all.next().map(|(key, _)| token(version, seen, key));
+        let is_whole = namespace.is_none() && !selector.is_partial();
+        let remaining = (next.is_some() && is_whole).then(|| {
+            let now = then.keys().filter(|key| table.objects.contains_key(key)).count();
+            let before = then.values().flatten().count();
+            (table.objects.len() + before).saturating_sub(now + seen)
+        });
         Ok(Page { items, version, next, remaining })
     }
 
-    /// The version that is to be listed, and the key that the page begins with.
-    fn beginning(&self, paging: &Paging) -> Result<(u64, Option<Key>), ApiError> {
-        let asked = match &paging.from {
-            Some(token) => {
-                let parts = token.split_once(':').and_then(|(version, key)| {
-                    let (namespace, name) = key.split_once('/')?;
-                    Some((version.parse().ok()?, Key::new(namespace, name)))
-                });
-                let (version, key) = parts.ok_or_else(|| {
-                    ApiError::bad_request("continue key is not valid: it was not given out here")
-                })?;
-                (version, Some(key))
-            }
-            None => match paging.version {
-                AtVersion::Newest => (self.version, None),
-                AtVersion::NotOlderThan(version) => (version.max(self.version), None),
-                AtVersion::Exactly(version) => (version, None),
-            },
+    /// Where the page begins, and of which version it is.
+    fn beginning(&self, paging: &Paging) -> Result<Beginning, ApiError> {
+        let start = |version| Beginning { version, seen: 0, key: None };
+        let beginning = match (&paging.from, paging.version) {
+            (Some(token), _) => Beginning::parse(token).ok_or_else(|| {
+                ApiError::bad_request("continue key is not valid: it was not given out here")
+            })?,
+            (None, AtVersion::Newest) => start(self.version),
+            (None, AtVersion::NotOlderThan(version)) => start(version.max(self.version)),
+            (None, AtVersion::Exactly(version)) => start(version),
         };
-        if asked.0 > self.version {
-            return Err(ApiError::too_large_version(asked.0, self.version));
+        if beginning.version > self.version {
+            return Err(ApiError::too_large_version(beginning.version, self.version));
         }
-        Ok(asked)
+        Ok(beginning)
     }
 
     /// For each object that changed after `version`, what it was then.
