@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use crate::sim::embedded::listing::Paging;
 use crate::sim::embedded::resource::Resource;
 use crate::sim::embedded::selector::Selector;
-use crate::sim::embedded::store::{Paging, Store};
+use crate::sim::embedded::store::Store;
 
 /// What is new since the last look.
 pub(super) enum News {

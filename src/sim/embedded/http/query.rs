@@ -8,9 +8,9 @@ use serde_json::json;
 
 use super::route::View;
 use crate::sim::embedded::error::ApiError;
+use crate::sim::embedded::listing::{AtVersion, Paging};
 use crate::sim::embedded::resource::Resource;
 use crate::sim::embedded::selector::Selector;
-use crate::sim::embedded::store::{AtVersion, Paging};
 
 /// The parameters of a request.
 pub(super) struct Query<'a>(HashMap<Cow<'a, str>, Cow<'a, str>>);

@@ -17,8 +17,9 @@ use super::query::From;
 use crate::sim::embedded::error::ApiError;
 use crate::sim::embedded::faults::{Faults, Gate};
 use crate::sim::embedded::history::Seen;
+use crate::sim::embedded::listing::Paging;
 use crate::sim::embedded::selector::Selector;
-use crate::sim::embedded::store::{Paging, Store};
+use crate::sim::embedded::store::Store;
 
 /// How often a client that asked for bookmarks gets one, when nothing else happens either.
 const BOOKMARK_EVERY: Duration = Duration::from_mins(1);
