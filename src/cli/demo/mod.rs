@@ -32,7 +32,7 @@ use self::story::Story;
 use self::tell::{Line, rounded};
 use super::Usage;
 use crate::clock::Clock;
-use crate::observe::{LogFormat, start_logs};
+use crate::observe::{LogFormat, LogLevel, start_logs};
 
 /// Show the controller at work on a cluster in this process, in half a minute
 ///
@@ -67,7 +67,7 @@ pub(super) struct Arguments {
     /// Level of the controller's logs, on standard error: error, warn, info, debug, trace, or
     /// directives such as `info,ostrakon::evict=debug`
     #[arg(long, value_name = "LEVEL", default_value = "warn")]
-    log_level: String,
+    log_level: LogLevel,
 }
 
 /// Runs the demo. Returns when it is over or was stopped by a signal.
@@ -79,10 +79,7 @@ pub(super) fn run(arguments: &Arguments) -> anyhow::Result<()> {
                     127.0.0.1:6443";
         return Err(Usage(format!("cannot serve on {address}: {text}")).into());
     }
-    start_logs(LogFormat::Text, &arguments.log_level).map_err(|_| {
-        let level = &arguments.log_level;
-        Usage(format!("cannot understand --log-level {level:?}; give error, warn, info or debug"))
-    })?;
+    start_logs(LogFormat::Text, &arguments.log_level);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .thread_name("io")
         .enable_all()

@@ -16,6 +16,7 @@ use tokio::time::{sleep, timeout};
 use super::cast::{Cast, MAINTENANCE, NAMESAKE, uid};
 use super::ledger::Ledger;
 use crate::clock::Clock;
+use crate::cluster::Cluster;
 use crate::config::{Compat, Config};
 use crate::controller::{self, Running};
 use crate::sim::embedded::{
@@ -225,7 +226,9 @@ async fn start(client: &Client, listen: SocketAddr) -> anyhow::Result<Running> {
         compat: Compat::None,
         instance: "ostrakon-demo".to_owned(),
     };
-    let running = controller::start(client.clone(), &config).await?;
+    let cluster =
+        Cluster { client: client.clone(), server: "the cluster in this process".to_owned() };
+    let running = controller::start(cluster, &config).await?;
     let address = running.address();
     let ready = async {
         while !is_ready(address).await.unwrap_or(false) {
