@@ -11,8 +11,8 @@ mod metrics;
 mod view;
 pub mod watch;
 
-pub use api::{Answer, Api, Holder, Mark, Permission, RequestError};
-pub use connect::{ConnectError, connect};
+pub use api::{Answer, Api, Mark, Permission, RequestError};
+pub use connect::{Cluster, ConnectError, connect};
 pub use decode::{DecodeError, NodeDecoder, PodDecoder, decode_node};
 pub use metrics::Metrics;
 pub use view::{NodeFacts, NodeSeen, PodFacts, PodSeen, View};

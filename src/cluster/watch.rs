@@ -80,6 +80,8 @@ pub enum Source {
 
 /// Lists and watches until the task is dropped. `synced` is called after each complete list.
 pub async fn run<I: Index>(api: Api, metrics: Metrics, mut index: I, synced: impl Fn() + Send) {
+    // Replicas and resources must not march in step.
+    let who = rand::rng().random();
     let mut failures = 0u32;
     loop {
         match list(&api, &metrics, &mut index).await {
@@ -87,11 +89,11 @@ pub async fn run<I: Index>(api: Api, metrics: Metrics, mut index: I, synced: imp
                 failures = 0;
                 metrics.listed(I::RESOURCE);
                 synced();
-                follow(&api, &metrics, &mut index, version).await;
+                follow(&api, &metrics, &mut index, version, who).await;
             }
             Err(error) => {
                 failures += 1;
-                let pause = BACKOFF.pause(failures);
+                let pause = BACKOFF.pause(failures, who);
                 warn!(resource = I::RESOURCE, %error, tries = failures, ?pause,
                     "cannot list; trying again");
                 tokio::time::sleep(pause).await;
@@ -184,7 +186,13 @@ impl End {
 }
 
 /// Watches from `version` on, and returns when only a new list helps.
-async fn follow<I: Index>(api: &Api, metrics: &Metrics, index: &mut I, mut version: String) {
+async fn follow<I: Index>(
+    api: &Api,
+    metrics: &Metrics,
+    index: &mut I,
+    mut version: String,
+    who: u128,
+) {
     let mut failures = 0u32;
     loop {
         let (before, opened) = (version.clone(), Instant::now());
@@ -204,7 +212,7 @@ async fn follow<I: Index>(api: &Api, metrics: &Metrics, index: &mut I, mut versi
         match end {
             End::Closed if failures <= 1 => debug!(resource = I::RESOURCE, "watch was closed"),
             _ => {
-                let pause = BACKOFF.pause(failures.max(1));
+                let pause = BACKOFF.pause(failures.max(1), who);
                 if failures > 1 {
                     warn!(
                         resource = I::RESOURCE,
