@@ -126,7 +126,9 @@ pub async fn start(cluster: Cluster, config: &Config) -> Result<Running, StartEr
 
     let (stop, blind) = (CancellationToken::new(), CancellationToken::new());
     let in_flight = TaskTracker::new();
-    let watches = start_watches(&shared, &api, &cluster_metrics, gates, &blind);
+    let pods_listed = CancellationToken::new();
+    let watches =
+        start_watches(&shared, &api, &cluster_metrics, gates, pods_listed.clone(), &blind);
     let mut intake = JoinSet::new();
     let queue = Arc::new(pump::Queue::default());
     for shard in 0..SHARDS {
@@ -135,8 +137,13 @@ pub async fn start(cluster: Cluster, config: &Config) -> Result<Running, StartEr
     }
     let carry = pump::carry(queue, Arc::new(evictor), pace, in_flight.clone(), stop.clone());
     intake.spawn(carry);
-    let records = records::run(Arc::clone(&shared), api.clone(), stop.clone(), in_flight.clone());
-    intake.spawn(records);
+    intake.spawn(records::run(
+        Arc::clone(&shared),
+        api.clone(),
+        pods_listed,
+        stop.clone(),
+        in_flight.clone(),
+    ));
     let clocks = time_watch::run(Arc::clone(&shared), api.clone());
     intake.spawn(stop.clone().run_until_cancelled_owned(clocks).map(drop));
     let last_events = CancellationToken::new();
@@ -158,18 +165,23 @@ pub async fn start(cluster: Cluster, config: &Config) -> Result<Running, StartEr
     })
 }
 
-/// Starts to watch nodes and pods until `blind`. Each gate opens with the first complete list.
+/// Starts to watch nodes and pods until `blind`. Each gate opens with the first complete list, and
+/// `pods_listed` is cancelled with that of the pods.
 fn start_watches(
     shared: &Arc<Shared>,
     api: &Api,
     metrics: &cluster::Metrics,
     (nodes_known, pods_known): (Gate, Gate),
+    pods_listed: CancellationToken,
     blind: &CancellationToken,
 ) -> JoinSet<()> {
     let nodes = Nodes { shared: Arc::clone(shared) };
     let nodes = watch::run(api.clone(), metrics.clone(), nodes, move || nodes_known.open());
     let pods = Pods { shared: Arc::clone(shared), decoder: PodDecoder::default() };
-    let pods = watch::run(api.clone(), metrics.clone(), pods, move || pods_known.open());
+    let pods = watch::run(api.clone(), metrics.clone(), pods, move || {
+        pods_known.open();
+        pods_listed.cancel();
+    });
     let mut tasks = JoinSet::new();
     tasks.spawn(blind.clone().run_until_cancelled_owned(nodes).map(drop));
     tasks.spawn(blind.clone().run_until_cancelled_owned(pods).map(drop));

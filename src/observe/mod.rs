@@ -7,6 +7,7 @@ mod events;
 mod health;
 mod http;
 mod logs;
+mod repeats;
 
 pub use events::{Event, EventLane, EventMetrics, Recorder};
 pub use health::{Gate, Readiness};

@@ -99,7 +99,13 @@ impl FakeApi {
 
 impl Requests for FakeApi {
     async fn mark(&self, pod: &Pod, _: Timestamp) -> Result<Pod, Failure> {
-        let stored = self.cluster.lock().pods.get(&pod.uid).cloned();
+        let cluster = self.cluster.lock();
+        let stored = if cluster.by_name {
+            cluster.target(&pod.reference()).map(|_| pod.clone())
+        } else {
+            cluster.pods.get(&pod.uid).cloned()
+        };
+        drop(cluster);
         if stored.is_some() {
             self.log(Asked::Patched, pod.uid, &pod.name);
         }

@@ -31,6 +31,9 @@ const STEPS: u32 = 40;
 const LONGEST: i64 = 30;
 /// For how long what was read of a node may be used, and a little for the clocks.
 const SHARED: f64 = 1.01;
+/// How late a pod may go in a calm story. A binding is stored in whole seconds, so the first sight of
+/// a taint after a restart may lie between a binding's second and the binding itself.
+const LATE: f64 = 1.1;
 /// The longest pause between tries, and a little.
 const LONGEST_PAUSE: f64 = 121.0;
 
@@ -72,9 +75,10 @@ struct Story {
     coming: [VecDeque<Event>; 2],
     /// No faults and no lag.
     calm: bool,
+    restarted: bool,
     serial: u128,
     checked: usize,
-    /// Pods that went, and by how many seconds after their deadline.
+    /// Deletions that were asked for.
     evicted: usize,
 }
 
@@ -148,6 +152,7 @@ impl Story {
             random,
             history: History::default(),
             coming: Default::default(),
+            restarted: false,
             serial: 1,
             checked: 0,
             evicted: 0,
@@ -195,7 +200,9 @@ impl Story {
             (68..72, Some(_)) => self.store_node(name, None),
             (68..72, None) => self.store_node(name, Some(vec![])),
             (72..80, _) => self.replace(),
-            (80..86, _) => self.edit(),
+            // A first sight that no deadline depends on is not kept through a restart: one that
+            // comes to depend on it later is counted from the restart, and not exact.
+            (80..86, _) if !(self.calm && self.restarted) => self.edit(),
             (86..92, _) => self.restart().await,
             (92..95, _) => self.relist().await,
             (95..98, _) if !self.calm => self.stage.deny(FailureKind::Server),
@@ -381,6 +388,7 @@ impl Story {
     }
 
     async fn restart(&mut self) {
+        self.restarted = true;
         self.coming = Default::default();
         let empty = Stage::starting(
             self.stage.compat,
@@ -458,7 +466,7 @@ impl Story {
         self.checked = cluster.log.len();
         if self.calm {
             for pod in cluster.pods.values() {
-                if let Some(due) = self.history.due(pod.uid).filter(|due| due + 0.1 < now) {
+                if let Some(due) = self.history.due(pod.uid).filter(|due| due + LATE < now) {
                     return Err(format!(
                         "late: pod {} ({}) was due at {due:.3} and is there at {now:.3}",
                         pod.name, pod.uid
@@ -520,15 +528,22 @@ fn no_story_breaks_a_promise() {
         Some(seed) => seed..seed + 1,
         None => 0..number("OSTRAKON_SEEDS").unwrap_or(SEEDS),
     };
-    let (mut evicted, stories) = (0, seeds.end - seeds.start);
-    for seed in seeds {
-        match play(seed, Broken::Nothing) {
-            Ok(count) => evicted += count,
-            Err(error) => panic!(
-                "seed {seed}: {error}\nreplay: OSTRAKON_SEED={seed} cargo test --lib simulation"
-            ),
-        }
-    }
+    let stories = seeds.end - seeds.start;
+    let workers = std::thread::available_parallelism().map_or(1, usize::from);
+    let evicted: usize = std::thread::scope(|scope| {
+        let share = |worker| {
+            let mine = seeds.clone().skip(worker).step_by(workers);
+            let played = mine.map(|seed| {
+                play(seed, Broken::Nothing).unwrap_or_else(|error| {
+                    let replay = format!("OSTRAKON_SEED={seed} cargo test --lib simulation");
+                    panic!("seed {seed}: {error}\nreplay: {replay}")
+                })
+            });
+            scope.spawn(move || played.sum::<usize>())
+        };
+        let shares: Vec<_> = (0..workers).map(share).collect();
+        shares.into_iter().map(|share| share.join().expect("no story breaks a promise")).sum()
+    });
     let evicted = u64::try_from(evicted).unwrap();
     assert!(stories == 1 || evicted > stories, "the stories must be about something: {evicted}");
 }

@@ -2,6 +2,7 @@
 
 mod basics;
 mod evidence;
+mod exact;
 mod identity;
 mod lifecycle;
 mod outages;
@@ -17,6 +18,7 @@ use crate::ctx::Scenario;
 pub(crate) fn trials() -> Vec<Scenario> {
     [
         basics::trials(),
+        exact::trials(),
         identity::trials(),
         lifecycle::trials(),
         outages::trials(),
