@@ -13,7 +13,7 @@ fmt: ## check the format; `cargo fmt` mends it
 
 lint: ## clippy over everything, warnings denied
 	$(CARGO) clippy --locked --all-targets
-	$(CARGO) clippy --locked --test e2e # left out of the above by `test = false`
+	$(CARGO) clippy --locked --test e2e --test upstream # left out of the above by `test = false`
 
 test: ## unit, property and simulation tests; needs a Rust toolchain and nothing else
 	$(CARGO) test --locked
