@@ -1,5 +1,6 @@
 //! What a person types, and what the process answers.
 
+mod demo;
 mod run;
 
 use std::process::ExitCode;
@@ -9,8 +10,13 @@ use clap::{Parser, Subcommand};
 
 /// Exit code of a command that failed.
 const FAILED: u8 = 1;
-/// Exit code of a command line that cannot be understood.
+/// Exit code of a command line that cannot be understood, as clap has it too.
 const WRONG_USAGE: u8 = 2;
+
+/// What was typed makes no sense. The text says what would.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Usage(String);
 
 /// Removes pods from nodes: by NoExecute taints, at their deadlines.
 #[derive(Debug, Parser)]
@@ -24,6 +30,7 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     Run(run::Arguments),
+    Demo(demo::Arguments),
 }
 
 /// Parses the command line and does what it says.
@@ -34,12 +41,13 @@ pub fn main() -> ExitCode {
     };
     let outcome = match arguments.command {
         Command::Run(arguments) => run::run(arguments),
+        Command::Demo(arguments) => demo::run(&arguments),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             complain(&format!("error: {error:#}"));
-            ExitCode::from(FAILED)
+            ExitCode::from(if error.is::<Usage>() { WRONG_USAGE } else { FAILED })
         }
     }
 }
