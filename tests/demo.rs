@@ -208,7 +208,7 @@ fn people_get_plain_lines_in_a_pipe() {
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success(), "{text}");
     assert!(!text.contains('\x1b'), "{text:?}");
-    assert!(text.contains("node-02 has maintenance: 4 go now, 1 in 5 s"), "{text}");
+    assert!(text.contains("is tainted maintenance:NoExecute: 4 pods go now, 1 in 5 s"), "{text}");
     assert!(text.contains("Exactly the pods went that had to"), "{text}");
 }
 

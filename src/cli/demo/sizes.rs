@@ -69,12 +69,19 @@ pub(super) fn fitting(
     Ok(wanted)
 }
 
-/// Bytes of memory that are free on this machine; `None` where that cannot be found out.
+/// Bytes of memory that are free on this machine and in this container; `None` where that cannot be
+/// found out.
 pub(super) fn free_memory() -> Option<usize> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    let kib: usize = line.trim().strip_suffix(" kB")?.parse().ok()?;
-    Some(kib * 1024)
+    let read = |path: &str| std::fs::read_to_string(path).ok();
+    let machine = || {
+        let text = read("/proc/meminfo")?;
+        let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+        let kib: usize = line.trim().strip_suffix(" kB")?.parse().ok()?;
+        Some(kib * 1024)
+    };
+    // Most of what a container uses is files, which make room.
+    let container = || read("/sys/fs/cgroup/memory.max")?.trim().parse().ok();
+    [machine(), container()].into_iter().flatten().min()
 }
 
 #[cfg(test)]

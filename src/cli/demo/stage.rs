@@ -162,13 +162,14 @@ impl Stage {
         Ok(())
     }
 
-    /// Whether that pod is there again, as another one that nobody has asked to go.
-    pub(super) fn namesake_is_back(&self) -> bool {
+    /// On which node that pod is again, as another one that nobody has asked to go.
+    pub(super) fn namesakes_node(&self) -> Option<String> {
         let (namespace, name) = NAMESAKE;
-        let pod = self.cluster.store().get(Resource::Pods, namespace, name);
-        pod.is_ok_and(|pod| {
-            uid(&pod) != self.cast.namesake && pod["metadata"]["deletionTimestamp"].is_null()
-        })
+        let pod = self.cluster.store().get(Resource::Pods, namespace, name).ok()?;
+        let is_another = uid(&pod) != self.cast.namesake;
+        let stays = pod["metadata"]["deletionTimestamp"].is_null();
+        let node = pod["spec"]["nodeName"].as_str().unwrap_or("no node");
+        (is_another && stays).then(|| node.to_owned())
     }
 
     /// Stops the controller and starts it again.

@@ -123,13 +123,14 @@ impl Line {
             ),
             Self::Step { text, .. } => text.clone(),
             Self::Tainted { node, taint, at_once, counting, staying, .. } => {
-                format!("{node} has {}: {}", short(taint), outlook(*at_once, counting, *staying))
+                let outlook = outlook(*at_once, counting, *staying);
+                format!("{node} is tainted {}:NoExecute: {outlook}", short(taint))
             }
             Self::Untainted { node, taint, cancelled: 0, .. } => {
-                format!("{node} has {} no more", short(taint))
+                format!("{node} is rid of {}:NoExecute", short(taint))
             }
             Self::Untainted { node, taint, cancelled, .. } => format!(
-                "{node} has {} no more: {} cancelled, the pods stay",
+                "{node} is rid of {}:NoExecute: {} cancelled, the pods stay",
                 short(taint),
                 counted(*cancelled, "countdown")
             ),
@@ -174,15 +175,20 @@ impl Summary {
 fn outlook(at_once: usize, counting: &BTreeMap<i64, usize>, staying: usize) -> String {
     let mut parts = Vec::new();
     if at_once > 0 {
-        parts.push(format!("{at_once} go now"));
+        parts.push(format!("{} now", goes(at_once)));
     }
     for (seconds, number) in counting {
-        parts.push(format!("{number} in {seconds} s"));
+        let who = if parts.is_empty() { goes(*number) } else { number.to_string() };
+        parts.push(format!("{who} in {seconds} s"));
     }
     if staying > 0 {
         parts.push(format!("{staying} stay"));
     }
     if parts.is_empty() { "it has no pods".to_owned() } else { parts.join(", ") }
+}
+
+fn goes(number: usize) -> String {
+    format!("{} {}", pods(number), if number == 1 { "goes" } else { "go" })
 }
 
 /// A taint's key without the prefix that all of Kubernetes' own have.
