@@ -125,7 +125,8 @@ fn the_story_comes_out_as_it_must() {
     let summary = lines.last().unwrap();
     assert_eq!((&summary["event"], &summary["ok"]), (&"summary".into(), &true.into()));
     assert_eq!((&summary["evicted"], &summary["kept"]), (&24.into(), &75.into()));
-    assert_eq!(summary["cancelled"], 9);
+    // 3 on the repaired node; on the silent one 4, and pods that came to it meanwhile.
+    assert!(summary["cancelled"].as_u64() >= Some(7), "{summary}");
     assert!(summary["failures"].as_array().unwrap().is_empty());
     assert!(summary["p99_ms"].as_f64() >= summary["median_ms"].as_f64());
 }
@@ -208,7 +209,10 @@ fn people_get_plain_lines_in_a_pipe() {
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success(), "{text}");
     assert!(!text.contains('\x1b'), "{text:?}");
-    assert!(text.contains("is tainted maintenance:NoExecute: 4 pods go now, 1 in 5 s"), "{text}");
+    assert!(
+        text.contains("is tainted maintenance:NoExecute: 4 pods go now, 1 each in 5, 10"),
+        "{text}"
+    );
     assert!(text.contains("Exactly the pods went that had to"), "{text}");
 }
 

@@ -177,9 +177,16 @@ fn outlook(at_once: usize, counting: &BTreeMap<i64, usize>, staying: usize) -> S
     if at_once > 0 {
         parts.push(format!("{} now", goes(at_once)));
     }
-    for (seconds, number) in counting {
-        let who = if parts.is_empty() { goes(*number) } else { number.to_string() };
-        parts.push(format!("{who} in {seconds} s"));
+    // As a rule as many go each time.
+    let number = counting.values().next().copied().unwrap_or_default();
+    if counting.len() > 1 && counting.values().all(|other| *other == number) {
+        let seconds: Vec<_> = counting.keys().map(i64::to_string).collect();
+        parts.push(format!("{number} each in {} s", seconds.join(", ")));
+    } else {
+        for (seconds, number) in counting {
+            let who = if parts.is_empty() { goes(*number) } else { number.to_string() };
+            parts.push(format!("{who} in {seconds} s"));
+        }
     }
     if staying > 0 {
         parts.push(format!("{staying} stay"));
@@ -207,7 +214,8 @@ fn counted(number: usize, what: &str) -> String {
 
 /// Seconds to the millisecond: finer is noise.
 pub(super) fn rounded(seconds: f64) -> f64 {
-    (seconds * 1e3).round() / 1e3
+    // Adding zero takes the sign off a negative one.
+    (seconds * 1e3).round() / 1e3 + 0.0
 }
 
 /// A number with commas between thousands.
@@ -265,6 +273,15 @@ mod tests {
                 "1 pod whose 5 s are over: evicted 4.0 ms after the deadline",
             ]
         );
+    }
+
+    #[test]
+    fn what_becomes_of_the_pods_of_a_node_is_told_shortly() {
+        let each = BTreeMap::from([(5, 3), (10, 3)]);
+        assert_eq!(outlook(12, &each, 6), "12 pods go now, 3 each in 5, 10 s, 6 stay");
+        let apart = BTreeMap::from([(8, 1), (300, 16)]);
+        assert_eq!(outlook(0, &apart, 0), "1 pod goes in 8 s, 16 in 300 s");
+        assert_eq!(outlook(0, &BTreeMap::new(), 0), "it has no pods");
     }
 
     #[test]
