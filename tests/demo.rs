@@ -157,9 +157,9 @@ fn a_pod_that_goes_for_no_reason_fails_it() {
 
 fn what_makes_no_sense_is_refused_in_a_line() {
     for (arguments, remedy) in [
-        (&["--nodes", "0"][..], "give 5 to 2000 nodes"),
-        (&["--pods", "0"], "give 50 to 200000 pods"),
-        (&["--nodes", "999999999"], "give 5 to 2000 nodes"),
+        (&["--nodes", "0"][..], "give 5 to 1000 nodes"),
+        (&["--pods", "0"], "give 50 to 50000 pods"),
+        (&["--nodes", "999999999"], "give 5 to 1000 nodes"),
         (&["--pods", "many"], "such as 6000"),
         (&["--nodes", "10", "--pods", "2000"], "give --pods 1000 at the most"),
         (&["--serve", "0.0.0.0:6443"], "such as 127.0.0.1:6443"),

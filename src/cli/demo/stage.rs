@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
+use tracing::debug;
 
 use super::cast::{Cast, MAINTENANCE, NAMESAKE, uid};
 use super::ledger::Ledger;
@@ -71,6 +72,7 @@ impl Stage {
         let watching = Arc::clone(&ledger);
         cluster.store().observe(move |change| watching.lock().take(change));
         let cast = Cast::enter(cluster.store(), nodes, pods)?;
+        debug!(nodes, pods, "stored the pods");
         let options = hollow::Options {
             lease_interval: LEASE_INTERVAL,
             pod_writes: KUBELET_WRITES,
@@ -80,7 +82,9 @@ impl Stage {
             ..hollow::Options::default()
         };
         let kubelets = HollowKubelets::start(cluster.client(), options).await?;
+        debug!("started the kubelets");
         kubelets.add_nodes(cast.hollow_nodes()).await?;
+        debug!("registered the nodes");
         let settings = Settings {
             monitor_period: MONITOR_PERIOD,
             monitor_grace: MONITOR_GRACE,
@@ -89,6 +93,7 @@ impl Stage {
         };
         let controllers = Controllers::start(cluster.store(), &settings);
         let client = client(&served.url())?;
+        debug!("started the controllers of the cluster");
         let controller = Some(start(&client, FREE_PORT).await?);
         Ok(Self { cast, cluster, ledger, kubelets, controllers, served, client, controller })
     }
