@@ -29,6 +29,10 @@ fn main() -> ExitCode {
     let trials = vec![
         trial("the_story_comes_out_as_it_must", the_story_comes_out_as_it_must),
         trial("a_pod_that_goes_for_no_reason_fails_it", a_pod_that_goes_for_no_reason_fails_it),
+        trial(
+            "the_rules_of_the_built_in_controller_fail_it",
+            the_rules_of_the_built_in_controller_fail_it,
+        ),
         trial("what_makes_no_sense_is_refused_in_a_line", what_makes_no_sense_is_refused_in_a_line),
         trial("a_used_port_is_told_of", a_used_port_is_told_of),
         trial("a_signal_ends_it_cleanly", a_signal_ends_it_cleanly),
@@ -153,6 +157,16 @@ fn a_pod_that_goes_for_no_reason_fails_it() {
     let (code, said) = demo.end();
     assert_eq!(code, Some(1), "{said}");
     assert!(said.contains("not as they must be"), "{said}");
+}
+
+fn the_rules_of_the_built_in_controller_fail_it() {
+    let output = run(&[&SMALL[..], &["--compat", "upstream"]].concat());
+    assert_eq!(output.status.code(), Some(1));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let summary: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+    assert_eq!((&summary["event"], &summary["ok"]), (&"summary".into(), &false.into()));
+    let failure = summary["failures"][0].as_str().unwrap();
+    assert!(failure.contains("more than 10s late"), "{failure}");
 }
 
 fn what_makes_no_sense_is_refused_in_a_line() {

@@ -54,13 +54,19 @@ pub(super) struct Stage {
     controllers: Controllers,
     served: Served,
     client: Client,
+    compat: Compat,
     /// `None` only while it is being restarted.
     controller: Option<Running>,
 }
 
 impl Stage {
     /// Sets the stage and starts the controller. Returns when it knows the cluster.
-    pub(super) async fn set(nodes: usize, pods: usize, at: SocketAddr) -> anyhow::Result<Self> {
+    pub(super) async fn set(
+        nodes: usize,
+        pods: usize,
+        at: SocketAddr,
+        compat: Compat,
+    ) -> anyhow::Result<Self> {
         let clock = Clock::system();
         let options = Options { history: HISTORY, ..Options::default() };
         let cluster = Embedded::new(clock.clone(), options);
@@ -94,8 +100,18 @@ impl Stage {
         let controllers = Controllers::start(cluster.store(), &settings);
         let client = client(&served.url())?;
         debug!("started the controllers of the cluster");
-        let controller = Some(start(&client, FREE_PORT).await?);
-        Ok(Self { cast, cluster, ledger, kubelets, controllers, served, client, controller })
+        let controller = Some(start(&client, FREE_PORT, compat).await?);
+        Ok(Self {
+            cast,
+            cluster,
+            ledger,
+            kubelets,
+            controllers,
+            served,
+            client,
+            compat,
+            controller,
+        })
     }
 
     /// The cluster's time.
@@ -185,7 +201,7 @@ impl Stage {
             address = running.address();
             running.stop().await?;
         }
-        self.controller = Some(start(&self.client, address).await?);
+        self.controller = Some(start(&self.client, address, self.compat).await?);
         Ok(())
     }
 
@@ -223,12 +239,12 @@ fn client(url: &str) -> anyhow::Result<Client> {
 }
 
 /// Starts the controller, and waits until it knows all nodes and pods.
-async fn start(client: &Client, listen: SocketAddr) -> anyhow::Result<Running> {
+async fn start(client: &Client, listen: SocketAddr, compat: Compat) -> anyhow::Result<Running> {
     let config = Config {
         kubeconfig: None,
         context: None,
         listen,
-        compat: Compat::None,
+        compat,
         instance: "ostrakon-demo".to_owned(),
     };
     let running = controller::start(client.clone(), &config).await?;

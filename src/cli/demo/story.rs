@@ -31,6 +31,8 @@ const COMEBACK: f64 = 17.0;
 const END: f64 = 21.0;
 /// The repair comes too late if the second countdown, of 10 s, is about to end.
 const LATEST_REPAIR: f64 = 9.5;
+/// Later than this nobody goes: a countdown that began anew with the restart would be over then.
+const TOO_LATE: Duration = Duration::from_secs(10);
 /// So long after its time something is waited for: a busy machine is no failure.
 const PATIENCE: f64 = 20.0;
 
@@ -84,7 +86,8 @@ impl<'a> Story<'a> {
         }
 
         self.until(RESTART).await?;
-        let text = "The controller is stopped and started anew. No countdown starts anew with it.";
+        let text =
+            "The controller is stopped and started anew. No countdown may begin anew with it.";
         self.step("restart", &[], text)?;
         let stopped = self.seconds();
         self.stage.restart().await?;
@@ -304,7 +307,7 @@ impl<'a> Story<'a> {
     }
 }
 
-/// Where the evicted pods are not those that the story sends away.
+/// Where the evicted pods are not those that the story sends away, or went far too late.
 fn differences(to_go: &BTreeSet<String>, evicted: &[(String, Duration)]) -> Vec<String> {
     let went: BTreeSet<_> = evicted.iter().map(|(uid, _)| uid.clone()).collect();
     let missing = to_go.difference(&went).count();
@@ -315,6 +318,10 @@ fn differences(to_go: &BTreeSet<String>, evicted: &[(String, Duration)]) -> Vec<
     }
     if extra > 0 {
         failures.push(format!("{extra} pods were evicted that the story does not send away"));
+    }
+    let late = evicted.iter().filter(|(_, late)| *late > TOO_LATE).count();
+    if late > 0 {
+        failures.push(format!("{late} of the pods went more than {TOO_LATE:?} late"));
     }
     failures
 }
@@ -352,5 +359,8 @@ mod tests {
         assert!(differences(&to_go, &evicted(&["b", "a"])).is_empty());
         assert_eq!(differences(&to_go, &evicted(&["a"])).len(), 1);
         assert_eq!(differences(&to_go, &evicted(&["a", "c"])).len(), 2);
+        let mut late = evicted(&["b", "a"]);
+        late[0].1 = Duration::from_secs(11);
+        assert_eq!(differences(&to_go, &late), ["1 of the pods went more than 10s late"]);
     }
 }

@@ -236,7 +236,11 @@ fn millis(duration: Duration) -> String {
 }
 
 fn millis_of(millis: f64) -> String {
-    if millis < 10.0 { format!("{millis:.1} ms") } else { format!("{millis:.0} ms") }
+    match millis {
+        ..10.0 => format!("{millis:.1} ms"),
+        ..1000.0 => format!("{millis:.0} ms"),
+        _ => format!("{:.1} s", millis / 1000.0),
+    }
 }
 
 #[cfg(test)]
@@ -248,6 +252,7 @@ mod tests {
         assert_eq!(["0", "999", "6,000", "1,234,567"], [0, 999, 6000, 1_234_567].map(grouped)[..]);
         assert_eq!(millis(Duration::from_micros(2_345)), "2.3 ms");
         assert_eq!(millis(Duration::from_millis(139)), "139 ms");
+        assert_eq!(millis(Duration::from_millis(11_156)), "11.2 s");
     }
 
     #[test]
