@@ -137,6 +137,7 @@ impl<J: Judge, R: Requests, N: Notices> Evictor<J, R, N> {
         self.backlog.enter(&job.pod, &job.verdict, job.due);
         let past = self.backlog.get(uid).map_or_else(Past::default, |condemned| Past {
             sent: condemned.state == State::Sent,
+            in_doubt: condemned.state.is_in_doubt(),
             marked: condemned.marked.is_some_and(|at| at.elapsed() < MARK_LASTS),
         });
         match self.attempt(job, past).await {
@@ -176,9 +177,10 @@ impl<J: Judge, R: Requests, N: Notices> Evictor<J, R, N> {
             return Ok(End::Withdrawn(judgement.verdict));
         };
         let verdict = judgement.verdict;
-        if past.sent {
+        if past.sent || past.in_doubt {
             // The watch is slow to show what the server took. Look before deleting twice.
             match self.requests.presence(&job.pod).await {
+                Ok(Presence::Running) if past.in_doubt => {}
                 Ok(Presence::Running) => {
                     warn!(pod = %job.pod, uid = %job.pod.uid,
                         "the API server took the deletion but the pod is still there; deleting again");
@@ -291,6 +293,8 @@ impl<J: Judge, R: Requests, N: Notices> Evictor<J, R, N> {
 /// What earlier attempts came to.
 #[derive(Clone, Copy, Default)]
 struct Past {
+    /// The last request may have been carried out, although there was no answer to it.
+    in_doubt: bool,
     sent: bool,
     marked: bool,
 }
