@@ -104,6 +104,7 @@ pub async fn run<I: Index>(api: Api, metrics: Metrics, mut index: I, synced: imp
 
 #[derive(Deserialize)]
 struct Page<'a> {
+    kind: String,
     metadata: PageMeta,
     #[serde(borrow, default)]
     items: Vec<&'a RawValue>,
@@ -139,6 +140,14 @@ async fn list<I: Index>(
                 excerpt(&body)
             ))
         })?;
+        // What lacks is taken for gone, so nothing else may pass for an empty list.
+        if !page.kind.ends_with("List") {
+            return Err(RequestError::Body(format!(
+                "the answer is not a list of {} but a {:?}",
+                I::RESOURCE,
+                page.kind
+            )));
+        }
         for item in &page.items {
             match index.apply(item.get(), Source::List) {
                 Ok(uid) => {

@@ -149,7 +149,7 @@ fn page(version: &str, next: &str, things: &[(&str, u32)]) -> Reply {
         .map(|(name, uid)| serde_json::json!({"metadata": {"name": name, "uid": uid.to_string()}}))
         .collect();
     let list = serde_json::json!({
-        "metadata": {"resourceVersion": version, "continue": next}, "items": items,
+        "kind": "ThingList", "metadata": {"resourceVersion": version, "continue": next}, "items": items,
     });
     Reply::Answer(200, list.to_string())
 }
@@ -284,7 +284,9 @@ async fn an_answer_that_is_no_list_is_an_error_and_loses_nothing() {
     let script = vec![
         Reply::Answer(200, "<html>a proxy's page</html>".to_owned()),
         Reply::Answer(200, r#"{"kind":"Status"}"#.to_owned()),
-        Reply::Break(vec![r#"{"metadata":{"resourceVersion":"9"},"items":[{"#]),
+        Reply::Answer(200, r#"{"metadata":{"resourceVersion":"9"}}"#.to_owned()),
+        Reply::Answer(200, r#"{"kind":"Thing","metadata":{"resourceVersion":"9"}}"#.to_owned()),
+        Reply::Break(vec![r#"{"kind":"ThingList","metadata":{"resourceVersion":"9"},"items":[{"#]),
         page("10", "", &[("a", 1)]),
     ];
     let (log, _, lists) = play_for(script, Duration::from_secs(20)).await;
@@ -294,7 +296,7 @@ async fn an_answer_that_is_no_list_is_an_error_and_loses_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn an_unreadable_object_is_skipped_and_what_was_known_of_it_stays() {
-    let list = r#"{"metadata":{"resourceVersion":"10"},"items":[
+    let list = r#"{"kind":"ThingList","metadata":{"resourceVersion":"10"},"items":[
         {"metadata":{"name":"a","uid":"1"}},{"metadata":"named"},{"metadata":{"name":"c","uid":"3"}}]}"#;
     let bad = r#"{"type":"MODIFIED","object":{"metadata":{"name":7,"resourceVersion":"13"}}}
 "#;
