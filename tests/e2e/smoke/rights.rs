@@ -26,7 +26,7 @@ pub(super) fn trials() -> Vec<Scenario> {
     ]
 }
 
-const NEEDED: [(&str, &str); 12] = [
+const NEEDED: [(&str, &str); 11] = [
     ("get", "nodes"),
     ("list", "nodes"),
     ("watch", "nodes"),
