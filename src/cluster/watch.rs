@@ -74,9 +74,6 @@ pub trait Index: Send {
 
     /// A complete list has been taken: whatever has another UID is gone.
     fn retain(&mut self, seen: &AHashSet<Uid>);
-
-    /// The watch is connected, or is not any more: then what is known may be old.
-    fn connected(&mut self, yes: bool);
 }
 
 /// How an object came in.
@@ -252,7 +249,7 @@ impl<I: Index> Watcher<I> {
                     Err(end) => end,
                 },
             };
-            self.connected(false);
+            self.metrics.connected(I::RESOURCE, false);
             self.metrics.watch_ended(I::RESOURCE, end.label());
             if end == End::Expired {
                 info!(
@@ -303,7 +300,7 @@ impl<I: Index> Watcher<I> {
 
     /// Takes the events of a watch until it ends, and keeps the version that they bring to.
     async fn watch(&mut self, mut stream: Stream, version: &mut String) -> End {
-        self.connected(true);
+        self.metrics.connected(I::RESOURCE, true);
         loop {
             let object = match stream.next(I::KIND).await {
                 Ok(Change::Added(object) | Change::Modified(object)) => {
@@ -320,11 +317,6 @@ impl<I: Index> Watcher<I> {
             };
             version_of(&object, version);
         }
-    }
-
-    fn connected(&mut self, yes: bool) {
-        self.index.connected(yes);
-        self.metrics.connected(I::RESOURCE, yes);
     }
 
     /// Takes an object in and returns its UID, if that at least can be read.

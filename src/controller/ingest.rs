@@ -46,10 +46,6 @@ impl Index for Nodes {
             drop_node(&self.shared, &name, uid);
         }
     }
-
-    fn connected(&mut self, yes: bool) {
-        self.shared.set_nodes_current(yes);
-    }
 }
 
 impl Index for Pods {
@@ -82,8 +78,6 @@ impl Index for Pods {
         retain_pods(&self.shared, seen);
         self.decoder.prune();
     }
-
-    fn connected(&mut self, _: bool) {}
 }
 
 /// Takes in a version of a node.

@@ -32,9 +32,8 @@ pub(super) struct View {
 
 impl Judge for View {
     fn judge(&self, pod: &PodRef, armed: &Verdict) -> Judgement {
-        let current = self.shared.nodes_current();
         match self.shared.view.pod(&pod.node, pod.uid) {
-            None => Judgement { verdict: Verdict::Keep(Kept::PodGone), pod: None, current },
+            None => Judgement { verdict: Verdict::Keep(Kept::PodGone), pod: None },
             Some(facts) => Judgement {
                 verdict: verdict(
                     &self.shared,
@@ -44,7 +43,6 @@ impl Judge for View {
                     Some(armed),
                 ),
                 pod: Some(facts.pod),
-                current,
             },
         }
     }

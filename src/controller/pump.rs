@@ -1,9 +1,10 @@
-//! Carries what is due in one shard to the evictor, and its outcome back to the timers.
+//! Carries what is due from the timers to the evictor, and its outcome back.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::Semaphore;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -11,77 +12,95 @@ use tokio_util::task::TaskTracker;
 use super::judge::View;
 use super::requests::{ApiRequests, ByEvents};
 use super::state::{Shared, TimerKey, Work};
-use crate::evict::{Evictor, Job, Outcome};
-use crate::pipeline::{self, Fired, SHARDS, Token};
+use crate::evict::{Evictor, Job, Outcome, Pace, Turns};
+use crate::pipeline::{self, Fired, Token};
 
-/// Pods being evicted at the same time, each over a connection of its own. A kube-apiserver on
-/// two cores gives the most evictions per second at 16 connections, and fewer beyond.
-const SLOTS: usize = 16;
 /// Pause before an eviction comes again that ended without an outcome.
 const AFTER_PANIC: Duration = Duration::from_secs(10);
 
 pub(super) type Carrier = Evictor<View, ApiRequests, ByEvents>;
 
-/// The way of one shard from its timers to the evictor.
-pub(super) struct Pump {
-    shard: usize,
-    shared: Arc<Shared>,
-    evictor: Arc<Carrier>,
-    slots: Arc<Semaphore>,
-    in_flight: TaskTracker,
+/// Evictions that are due and wait for a place in the evictor's window.
+#[derive(Default)]
+pub(super) struct Queue {
+    turns: Mutex<Turns<HandedOut>>,
+    /// Something came in, or a place became free.
+    changed: Notify,
 }
 
-impl Pump {
-    /// One for each shard. Together they keep to the number of slots.
-    pub(super) fn for_all_shards(
-        shared: &Arc<Shared>,
-        evictor: Carrier,
-        in_flight: &TaskTracker,
-    ) -> impl Iterator<Item = Self> {
-        let (evictor, slots) = (Arc::new(evictor), Arc::new(Semaphore::new(SLOTS)));
-        (0..SHARDS).map(move |shard| Self {
-            shard,
-            shared: Arc::clone(shared),
-            evictor: Arc::clone(&evictor),
-            slots: Arc::clone(&slots),
-            in_flight: in_flight.clone(),
-        })
-    }
-
-    /// Runs until `stop`. Evictions in flight then go on, tracked by `in_flight`.
-    pub(super) async fn run(self, stop: CancellationToken) {
-        let timers = &self.shared.timers[self.shard];
-        loop {
-            let Fired { key, token, value, due } = tokio::select! {
-                () = stop.cancelled() => return,
-                fired = timers.next() => fired,
-            };
-            match (&key, value) {
-                (TimerKey::Pod(_), Work::Evict { pod, verdict }) => {
-                    // What is due meanwhile waits in the queue, where a newer decision finds it.
-                    let slot = tokio::select! {
-                        () = stop.cancelled() => return,
-                        slot = Arc::clone(&self.slots).acquire_owned() => slot,
-                    };
-                    let Ok(slot) = slot else { return };
-                    let evictor = Arc::clone(&self.evictor);
-                    let job = Job { pod, verdict, due };
-                    let handed_out = HandedOut::new(&self.shared, self.shard, key, token, job);
-                    self.in_flight.spawn(async move {
-                        let outcome = evictor.carry_out(handed_out.job()).await;
-                        drop(slot);
-                        handed_out.finish(&outcome);
-                    });
-                }
-                (TimerKey::Node(name), _) => {
-                    timers.complete(&key, token, pipeline::Outcome::Done);
-                    self.shared.node_changed(name.clone());
-                }
-                (TimerKey::Pod(_), Work::LookAgain) => {
-                    timers.complete(&key, token, pipeline::Outcome::Done);
-                }
+/// Takes what is due in one shard, until `stop`: nodes back to the node queue, pods to `queue`.
+pub(super) async fn take_due(
+    shared: Arc<Shared>,
+    shard: usize,
+    queue: Arc<Queue>,
+    stop: CancellationToken,
+) {
+    let timers = &shared.timers[shard];
+    loop {
+        let Fired { key, token, value, due } = tokio::select! {
+            () = stop.cancelled() => return,
+            fired = timers.next() => fired,
+        };
+        match (&key, value) {
+            (TimerKey::Pod(uid), Work::Evict { pod, verdict }) => {
+                let is_retry = shared.backlog.get(*uid).is_some();
+                let node = pod.node.clone();
+                let job = Job { pod, verdict, due };
+                let handed_out = HandedOut::new(&shared, shard, key, token, job);
+                queue.turns.lock().push(&node, is_retry, handed_out);
+                queue.changed.notify_one();
+            }
+            (TimerKey::Node(name), _) => {
+                timers.complete(&key, token, pipeline::Outcome::Done);
+                shared.node_changed(name.clone());
+            }
+            (TimerKey::Pod(_), Work::LookAgain) => {
+                timers.complete(&key, token, pipeline::Outcome::Done);
             }
         }
+    }
+}
+
+/// Hands evictions to the evictor, as many at a time as its window has places, until `stop`. Those
+/// in flight then go on, tracked by `in_flight`.
+pub(super) async fn carry(
+    queue: Arc<Queue>,
+    evictor: Arc<Carrier>,
+    pace: Arc<Pace>,
+    in_flight: TaskTracker,
+    stop: CancellationToken,
+) {
+    loop {
+        while pace.enter() {
+            let Some(handed_out) = queue.turns.lock().pop() else {
+                pace.leave();
+                break;
+            };
+            let place = Place { pace: Arc::clone(&pace), queue: Arc::clone(&queue) };
+            let evictor = Arc::clone(&evictor);
+            in_flight.spawn(async move {
+                let outcome = evictor.carry_out(handed_out.job()).await;
+                handed_out.finish(&outcome);
+                drop(place);
+            });
+        }
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = queue.changed.notified() => {}
+        }
+    }
+}
+
+/// A place in the window, given back in every case.
+struct Place {
+    pace: Arc<Pace>,
+    queue: Arc<Queue>,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.pace.leave();
+        self.queue.changed.notify_one();
     }
 }
 
@@ -113,9 +132,9 @@ impl HandedOut {
 
     pub(super) fn finish(mut self, outcome: &Outcome) {
         self.finished = true;
-        let timers = &self.shared.timers[self.shard];
         match outcome {
             Outcome::Reconsider => {
+                let timers = &self.shared.timers[self.shard];
                 timers.complete(&self.key, self.token, pipeline::Outcome::Done);
                 self.shared.pod_changed(self.job.pod.node.clone(), self.job.pod.uid);
             }
@@ -132,7 +151,7 @@ impl HandedOut {
 
 impl Drop for HandedOut {
     fn drop(&mut self) {
-        // On a runtime that shuts down there is no timer to go back to, and no one to care.
+        // One that is dropped at the stop goes nowhere: the next process finds the pod itself.
         if !self.finished && std::thread::panicking() {
             tracing::error!(pod = %self.job.pod, uid = %self.job.pod.uid,
                 "the eviction panicked; it will be tried again");

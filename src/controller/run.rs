@@ -17,18 +17,17 @@ use super::handler::Decider;
 use super::ingest::{Nodes, Pods};
 use super::judge::View;
 use super::preflight::{self, PreflightError};
-use super::pump::Pump;
 use super::requests::{ApiRequests, ByEvents};
 use super::state::{NodeKey, PodKey, Shared};
-use super::{metrics, records, time_watch};
+use super::{metrics, pump, records, time_watch};
 use crate::clock::Clock;
 use crate::cluster::{self, Api, PodDecoder, watch};
 use crate::config::Config;
-use crate::evict::{self, Evictor};
+use crate::evict::{self, Evictor, Pace};
 use crate::observe::{
     Endpoints, Event, EventLane, EventMetrics, Gate, ListenError, Readiness, Recorder, serve,
 };
-use crate::pipeline::{self, Pipeline};
+use crate::pipeline::{self, Pipeline, SHARDS};
 
 /// For how long requests in flight may go on after the stop was asked for: one request's timeout
 /// and a little more, within the grace period that `deploy/` grants.
@@ -96,7 +95,8 @@ pub async fn start(client: Client, config: &Config) -> Result<Running, StartErro
     let event_metrics = EventMetrics::register(&registry)?;
     let (recorder, lane) = Recorder::new(&config.instance, event_metrics, clock.clone());
     let shared = Arc::new(Shared::new(clock.clone(), config.compat, recorder.clone()));
-    metrics::register(&registry, &shared)?;
+    let pace = Arc::new(Pace::default());
+    metrics::register(&registry, &shared, &pace)?;
     let evict_metrics = evict::Metrics::register(&registry, Arc::clone(&shared.backlog))?;
     time_watch::align(&shared, &api).await;
 
@@ -117,14 +117,19 @@ pub async fn start(client: Client, config: &Config) -> Result<Running, StartErro
         Arc::clone(&shared.backlog),
         evict_metrics,
         clock,
+        Arc::clone(&pace),
     );
 
     let stop = CancellationToken::new();
     let in_flight = TaskTracker::new();
     let mut intake = start_watches(&shared, &api, &cluster_metrics, gates, &stop);
-    for pump in Pump::for_all_shards(&shared, evictor, &in_flight) {
-        intake.spawn(pump.run(stop.clone()));
+    let queue = Arc::new(pump::Queue::default());
+    for shard in 0..SHARDS {
+        let queue = Arc::clone(&queue);
+        intake.spawn(pump::take_due(Arc::clone(&shared), shard, queue, stop.clone()));
     }
+    let carry = pump::carry(queue, Arc::new(evictor), pace, in_flight.clone(), stop.clone());
+    intake.spawn(carry);
     let records = records::run(Arc::clone(&shared), api.clone(), stop.clone(), in_flight.clone());
     intake.spawn(records);
     intake.spawn(time_watch::run(Arc::clone(&shared), api.clone(), stop.clone()));

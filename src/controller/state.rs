@@ -1,7 +1,6 @@
 //! What the parts of a running controller share.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::time::Instant;
 
@@ -67,8 +66,6 @@ pub(super) struct Shared {
     pub records: TimedQueue<NodeName, ()>,
     pub backlog: Arc<Backlog>,
     pub recorder: Recorder,
-    /// Whether the watch of the nodes is connected.
-    pub nodes_current: AtomicBool,
 }
 
 impl Shared {
@@ -83,7 +80,6 @@ impl Shared {
             records: TimedQueue::new(),
             backlog: Arc::default(),
             recorder,
-            nodes_current: AtomicBool::new(false),
         }
     }
 
@@ -111,13 +107,5 @@ impl Shared {
             Work::LookAgain => Some(Instant::now()),
         };
         self.timers.iter().map(|timers| timers.rearm_all(due)).sum()
-    }
-
-    pub(super) fn set_nodes_current(&self, yes: bool) {
-        self.nodes_current.store(yes, Ordering::Release);
-    }
-
-    pub(super) fn nodes_current(&self) -> bool {
-        self.nodes_current.load(Ordering::Acquire)
     }
 }

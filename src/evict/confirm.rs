@@ -11,8 +11,8 @@ use tokio::time::Instant;
 use super::{Failure, Requests};
 use crate::model::{Node, NodeName};
 
-/// For how long after its request began an answer may be used. The pods of one node come due
-/// together and pass the slots within about this time.
+/// For how long after its request began an answer may be used by others. The pods of one node come
+/// due together and pass the slots within about this time.
 const SHARED_FOR: Duration = Duration::from_secs(1);
 
 type Answer = Result<Option<Arc<Node>>, Failure>;
@@ -31,17 +31,30 @@ pub(super) struct Confirmations {
 }
 
 impl Confirmations {
-    /// The node as the API server has it, by an answer that is at most a second old; `None` if
-    /// there is no such node.
-    pub(super) async fn node(&self, name: &NodeName, requests: &impl Requests) -> Answer {
+    /// The node as the API server has it; `None` if there is no such node.
+    ///
+    /// An answer is shared if its request began less than a second ago and not before `since`:
+    /// one that is older than what it is asked for says nothing about it. A pod that was bound
+    /// after a taint went must not meet what was read for another pod while it was there.
+    pub(super) async fn node(
+        &self,
+        name: &NodeName,
+        since: Instant,
+        requests: &impl Requests,
+    ) -> Answer {
         let answer = {
             let mut asked = self.asked.lock();
             let now = Instant::now();
             asked.retain(|_, question| now - question.begun < SHARED_FOR);
-            let question = asked
-                .entry(name.clone())
-                .or_insert_with(|| Question { begun: now, answer: Arc::default() });
-            Arc::clone(&question.answer)
+            match asked.get(name) {
+                Some(question) if question.begun >= since => Arc::clone(&question.answer),
+                _ => {
+                    let answer = Arc::default();
+                    let question = Question { begun: now, answer: Arc::clone(&answer) };
+                    asked.insert(name.clone(), question);
+                    answer
+                }
+            }
         };
         answer.get_or_init(|| async { Ok(requests.node(name).await?.map(Arc::new)) }).await.clone()
     }

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
 use super::confirm::Confirmations;
-use super::{Backlog, Failure, FailureKind, Metrics, State};
+use super::{Backlog, Failure, FailureKind, Metrics, Pace, State};
 use crate::backoff::Backoff;
 use crate::clock::Clock;
 use crate::model::{Disruption, Node, NodeName, Pod, PodRef, Verdict};
@@ -18,9 +18,6 @@ use crate::model::{Disruption, Node, NodeName, Pod, PodRef, Verdict};
 /// cause is willing to wait.
 const BACKOFF: Backoff =
     Backoff { first: Duration::from_millis(250), most: Duration::from_secs(120) };
-/// A pod that was bound this recently may be known before the newest taints of its node are: the
-/// two come by different watches (kubernetes/kubernetes#119862).
-const FRESHLY_BOUND: SignedDuration = SignedDuration::from_secs(10);
 /// How long to wait for a watch to show what the API server said already, before asking again.
 const UNTIL_SEEN: Duration = Duration::from_secs(30);
 /// The same when the API server knew of newer facts than the view: they are on their way.
@@ -36,7 +33,7 @@ pub struct Job {
     pub pod: PodRef,
     /// The verdict by which it was armed.
     pub verdict: Verdict,
-    /// When it came due the first time.
+    /// When it came due. It was decided before.
     pub due: Instant,
 }
 
@@ -56,8 +53,6 @@ pub struct Judgement {
     pub verdict: Verdict,
     /// The pod's facts; absent if it is gone.
     pub pod: Option<Arc<Pod>>,
-    /// Whether the node's facts are known to be current: its watch is connected.
-    pub current: bool,
 }
 
 /// Who decides.
@@ -106,11 +101,11 @@ pub trait Notices: Send + Sync {
 
 /// Carries out evictions.
 ///
-/// The node is read from the API server before anything is written, unless its facts are certain
-/// to be fresh: the verdict is to go at once, this is the first try, the pod was bound more than
-/// 10 s ago, and the watch of the nodes is connected. Then a taint that has just arrived is what
-/// the verdict comes from. All other verdicts rest on facts of some age, and one read for all the
-/// pods of a node is cheap beside a wrong eviction.
+/// The node is read from the API server before anything is written, and again before the deletion
+/// if that comes more than a second later. Nodes and pods come by two watches, and either may lag
+/// or be dead without a sign of it, so no verdict of the view's proves by itself that the taint is
+/// still there (kubernetes/kubernetes#119862). One read for all the pods of a node that are due is
+/// cheap beside a wrong eviction.
 #[derive(Debug)]
 pub struct Evictor<J, R, N> {
     judge: J,
@@ -120,6 +115,7 @@ pub struct Evictor<J, R, N> {
     metrics: Metrics,
     clock: Clock,
     confirmations: Confirmations,
+    pace: Arc<Pace>,
 }
 
 impl<J: Judge, R: Requests, N: Notices> Evictor<J, R, N> {
@@ -131,9 +127,10 @@ impl<J: Judge, R: Requests, N: Notices> Evictor<J, R, N> {
         backlog: Arc<Backlog>,
         metrics: Metrics,
         clock: Clock,
+        pace: Arc<Pace>,
     ) -> Self {
         let confirmations = Confirmations::default();
-        Self { judge, requests, notices, backlog, metrics, clock, confirmations }
+        Self { judge, requests, notices, backlog, metrics, clock, confirmations, pace }
     }
 
     /// Carries out one eviction as far as it goes now.
@@ -141,7 +138,6 @@ impl<J: Judge, R: Requests, N: Notices> Evictor<J, R, N> {
         let uid = job.pod.uid;
         self.backlog.enter(&job.pod, &job.verdict, job.due);
         let past = self.backlog.get(uid).map_or_else(Past::default, |condemned| Past {
-            failures: condemned.failures,
             sent: condemned.state == State::Sent,
             marked: condemned.marked.is_some_and(|at| at.elapsed() < MARK_LASTS),
         });
@@ -193,22 +189,13 @@ impl<J: Judge, R: Requests, N: Notices> Evictor<J, R, N> {
                 Err(failure) => return self.settle(job, failure).await,
             }
         }
-        let fresh = past.failures == 0
-            && !past.sent
-            && judgement.current
-            && matches!(verdict, Verdict::EvictNow(_))
-            && now.duration_since(pod.bound) > FRESHLY_BOUND;
-        if !fresh {
-            let node = match self.confirmations.node(&job.pod.node, &self.requests).await {
-                Ok(node) => node,
-                Err(failure) => return self.settle(job, failure).await,
-            };
-            let confirmed = self.judge.judge_on(&job.pod, &job.verdict, node.as_deref());
-            if !confirmed.is_due(self.clock.now()) {
-                return Ok(End::Unconfirmed(confirmed));
-            }
+        match self.unconfirmed(job).await {
+            Ok(None) => {}
+            Ok(Some(verdict)) => return Ok(End::Unconfirmed(verdict)),
+            Err(failure) => return self.settle(job, failure).await,
         }
         self.announce(job, &verdict);
+        let start = Instant::now();
         if !past.marked && pod.disruption != Disruption::ByTaint {
             if let Err(failure) = self.requests.mark(&pod, now).await {
                 return self.settle(job, failure).await;
@@ -220,11 +207,27 @@ impl<J: Judge, R: Requests, N: Notices> Evictor<J, R, N> {
             if judgement.pod.is_none() || !judgement.verdict.is_due(self.clock.now()) {
                 return Ok(End::Withdrawn(judgement.verdict));
             }
+            // No request, unless writing the condition took long.
+            match self.unconfirmed(job).await {
+                Ok(None) => {}
+                Ok(Some(verdict)) => return Ok(End::Unconfirmed(verdict)),
+                Err(failure) => return self.settle(job, failure).await,
+            }
         }
         match self.requests.delete(&job.pod).await {
-            Ok(()) => Ok(End::Deleted(verdict)),
+            Ok(()) => {
+                self.pace.went_well(start.elapsed());
+                Ok(End::Deleted(verdict))
+            }
             Err(failure) => self.settle(job, failure).await,
         }
+    }
+
+    /// The verdict by the node as the API server has it, if that keeps the pod.
+    async fn unconfirmed(&self, job: &Job) -> Result<Option<Verdict>, Failure> {
+        let node = self.confirmations.node(&job.pod.node, job.due, &self.requests).await?;
+        let verdict = self.judge.judge_on(&job.pod, &job.verdict, node.as_deref());
+        Ok((!verdict.is_due(self.clock.now())).then_some(verdict))
     }
 
     /// What a failed request comes to.
@@ -257,6 +260,9 @@ impl<J: Judge, R: Requests, N: Notices> Evictor<J, R, N> {
         after: Option<Duration>,
     ) -> Outcome {
         self.metrics.failed(kind);
+        if matches!(kind, FailureKind::Throttled | FailureKind::Timeout) {
+            self.pace.overloaded();
+        }
         let (failures, new) = self
             .backlog
             .update(job.pod.uid, |condemned| {
@@ -265,7 +271,9 @@ impl<J: Judge, R: Requests, N: Notices> Evictor<J, R, N> {
                 (condemned.failures, condemned.reported.insert(kind))
             })
             .unwrap_or((1, true));
-        let pause = BACKOFF.pause(failures).max(after.unwrap_or_default());
+        // Whoever asks for more is not waited for: some proxies ask for hours.
+        let asked = after.unwrap_or_default().min(BACKOFF.most);
+        let pause = BACKOFF.pause(failures).max(asked);
         if new {
             warn!(pod = %job.pod, uid = %job.pod.uid, cause = kind.label(), error = message,
                 ?pause, "eviction failed; it will be tried again until it succeeds");
@@ -292,7 +300,6 @@ impl<J: Judge, R: Requests, N: Notices> Evictor<J, R, N> {
 /// What earlier attempts came to.
 #[derive(Clone, Copy, Default)]
 struct Past {
-    failures: u32,
     sent: bool,
     marked: bool,
 }

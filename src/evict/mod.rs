@@ -5,16 +5,20 @@
 //! timed queue like any other, outside the slots, and is decided afresh when its pause is over.
 //!
 //! Nothing is written on the word of an old decision: the verdict is asked for again right before
-//! the first request and between the two, and where the facts may be older than the cluster's
-//! (see [`Evictor`]), the node is read from the API server first. Every request names the UID.
+//! the first request and between the two, from the view and by the node as the API server has it
+//! (see [`Evictor`]). Every request names the UID.
 
 mod backlog;
 mod confirm;
 mod evictor;
 mod failure;
 mod metrics;
+mod pace;
+mod turns;
 
 pub use backlog::{Backlog, Condemned, State};
 pub use evictor::{Evictor, Job, Judge, Judgement, Notices, Outcome, Presence, Requests};
 pub use failure::{Failure, FailureKind};
 pub use metrics::Metrics;
+pub use pace::Pace;
+pub use turns::Turns;

@@ -135,7 +135,6 @@ impl Stage {
         let metrics = EventMetrics::register(&registry).unwrap();
         let (recorder, events) = Recorder::new("test", metrics, clock.clone());
         let shared = Arc::new(Shared::new(clock.clone(), compat, recorder.clone()));
-        shared.set_nodes_current(true);
         let metrics = evict::Metrics::register(&registry, Arc::clone(&shared.backlog)).unwrap();
         let evictor = Evictor::new(
             judge::View { shared: Arc::clone(&shared) },
@@ -144,6 +143,7 @@ impl Stage {
             Arc::clone(&shared.backlog),
             metrics,
             clock.clone(),
+            Arc::default(),
         );
         let decider = Decider { shared: Arc::clone(&shared) };
         Self {

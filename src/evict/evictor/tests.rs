@@ -47,11 +47,13 @@ struct World {
     pod: Option<Pod>,
     view: Verdict,
     live: Verdict,
-    current: bool,
     presence: Result<Presence, Failure>,
     refusals: VecDeque<(&'static str, Failure)>,
     /// Verdict of the view once the condition is written.
     after_mark: Option<Verdict>,
+    /// Verdict by the node as it is stored once the condition is written.
+    live_after_mark: Option<Verdict>,
+    mark_takes: Duration,
     requests: Vec<&'static str>,
     told: Vec<String>,
 }
@@ -75,11 +77,7 @@ impl Fake {
 impl Judge for Fake {
     fn judge(&self, _: &PodRef, _: &Verdict) -> Judgement {
         let world = self.0.lock();
-        Judgement {
-            verdict: world.view.clone(),
-            pod: world.pod.clone().map(Arc::new),
-            current: world.current,
-        }
+        Judgement { verdict: world.view.clone(), pod: world.pod.clone().map(Arc::new) }
     }
 
     fn judge_on(&self, _: &PodRef, _: &Verdict, _: Option<&Node>) -> Verdict {
@@ -90,9 +88,14 @@ impl Judge for Fake {
 impl Requests for Fake {
     async fn mark(&self, _: &Pod, _: Timestamp) -> Result<(), Failure> {
         self.request("mark")?;
+        let takes = self.0.lock().mark_takes;
+        tokio::time::sleep(takes).await;
         let mut world = self.0.lock();
         if let Some(verdict) = world.after_mark.take() {
             world.view = verdict;
+        }
+        if let Some(verdict) = world.live_after_mark.take() {
+            world.live = verdict;
         }
         Ok(())
     }
@@ -142,10 +145,11 @@ impl Bench {
             pod: Some(pod()),
             view: now(),
             live: now(),
-            current: true,
             presence: Ok(Presence::Running),
             refusals: VecDeque::new(),
             after_mark: None,
+            live_after_mark: None,
+            mark_takes: Duration::ZERO,
             requests: vec![],
             told: vec![],
         }));
@@ -160,6 +164,7 @@ impl Bench {
             Arc::clone(&backlog),
             metrics,
             Clock::starting_at(noon()),
+            Arc::default(),
         );
         Self { world, backlog, registry, evictor }
     }
@@ -203,10 +208,10 @@ fn server_error() -> Failure {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_condemned_pod_is_marked_and_deleted_by_two_requests() {
+async fn a_condemned_pod_is_marked_and_deleted_once_its_node_was_read() {
     let bench = Bench::new();
     assert!(matches!(bench.run().await, Outcome::Again(_)));
-    assert_eq!(bench.requests(), ["mark", "delete"]);
+    assert_eq!(bench.requests(), ["node", "mark", "delete"]);
     assert_eq!(bench.told(), ["evicting shop/web-0"]);
     assert_eq!(bench.state(), Some(State::Sent), "it stays in the backlog until it is seen to go");
     assert!((bench.deletions() - 1.0).abs() < f64::EPSILON);
@@ -258,9 +263,8 @@ async fn a_pod_that_is_gone_from_the_view_is_not_touched() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_freshly_bound_pod_goes_only_if_the_api_server_confirms_the_taint() {
+async fn a_pod_goes_only_if_the_api_server_confirms_the_taint() {
     let bench = Bench::new();
-    bench.world.lock().pod.as_mut().unwrap().bound = "2026-01-01T11:59:55Z".parse().unwrap();
     bench.world.lock().live = keep();
     let outcome = bench.run().await;
     assert_eq!(outcome, Outcome::Again(UNTIL_CAUGHT_UP));
@@ -275,12 +279,7 @@ async fn a_freshly_bound_pod_goes_only_if_the_api_server_confirms_the_taint() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_countdown_and_a_lost_watch_ask_the_api_server_too() {
-    let bench = Bench::new();
-    bench.world.lock().current = false;
-    bench.run().await;
-    assert_eq!(bench.requests(), ["node", "mark", "delete"]);
-
+async fn a_countdown_asks_the_api_server_too() {
     let bench = Bench::new();
     let over = Verdict::EvictAt { deadline: Deadline(noon()), cause: cause() };
     bench.world.lock().view = over.clone();
@@ -292,7 +291,6 @@ async fn a_countdown_and_a_lost_watch_ask_the_api_server_too() {
 #[tokio::test(start_paused = true)]
 async fn pods_of_one_node_share_one_read_of_it() {
     let bench = Bench::new();
-    bench.world.lock().current = false;
     let job = bench.job();
     let many = (0..20).map(|n| {
         let mut job = job.clone();
@@ -310,11 +308,40 @@ async fn pods_of_one_node_share_one_read_of_it() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_was_read_before_a_pod_was_due_says_nothing_about_it() {
+    let bench = Bench::new();
+    bench.run().await;
+    tokio::time::advance(Duration::from_millis(100)).await;
+    bench.requests();
+    bench.world.lock().live = keep();
+    let later = Job { pod: PodRef { uid: Uid(99), ..pod().reference() }, ..bench.job() };
+    assert_eq!(bench.evictor.carry_out(&later).await, Outcome::Again(UNTIL_CAUGHT_UP));
+    assert_eq!(bench.requests(), ["node"], "asked anew, and left alone");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_node_is_read_again_when_the_condition_took_long_to_write() {
+    let bench = Bench::new();
+    bench.world.lock().mark_takes = Duration::from_millis(500);
+    bench.run().await;
+    assert_eq!(bench.requests(), ["node", "mark", "delete"], "an answer lasts for a second");
+
+    let bench = Bench::new();
+    {
+        let mut world = bench.world.lock();
+        world.mark_takes = Duration::from_secs(3);
+        world.live_after_mark = Some(keep());
+    }
+    assert_eq!(bench.run().await, Outcome::Again(UNTIL_CAUGHT_UP));
+    assert_eq!(bench.requests(), ["node", "mark", "node"], "the taint has gone meanwhile");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_taint_that_goes_while_the_condition_is_written_saves_the_pod() {
     let bench = Bench::new();
     bench.world.lock().after_mark = Some(keep());
     assert_eq!(bench.run().await, Outcome::Reconsider);
-    assert_eq!(bench.requests(), ["mark"]);
+    assert_eq!(bench.requests(), ["node", "mark"]);
     assert_eq!(bench.state(), None);
 }
 
@@ -323,12 +350,12 @@ async fn a_condition_that_is_there_is_not_written_again() {
     let bench = Bench::new();
     bench.world.lock().pod.as_mut().unwrap().disruption = Disruption::ByTaint;
     bench.run().await;
-    assert_eq!(bench.requests(), ["delete"]);
+    assert_eq!(bench.requests(), ["node", "delete"]);
 
     let bench = Bench::new();
     bench.refuse("delete", server_error());
     bench.run().await;
-    assert_eq!(bench.requests(), ["mark", "delete"]);
+    assert_eq!(bench.requests(), ["node", "mark", "delete"]);
     tokio::time::advance(Duration::from_secs(1)).await;
     bench.run().await;
     assert_eq!(bench.requests(), ["node", "delete"], "marked, although the view lags");
@@ -377,7 +404,18 @@ async fn the_servers_wish_to_wait_is_honoured() {
         Failure::Retry { kind: FailureKind::Throttled, message: "x".into(), after },
     );
     assert_eq!(bench.run().await, Outcome::Again(Duration::from_secs(30)));
-    assert_eq!(bench.requests(), ["mark"], "not deleted without its condition");
+    assert_eq!(bench.requests(), ["node", "mark"], "not deleted without its condition");
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_server_makes_a_pod_wait_longer_than_the_longest_pause() {
+    for after in [Duration::from_hours(1), Duration::from_secs(u64::MAX)] {
+        let bench = Bench::new();
+        let message = "x".to_owned();
+        let failure = Failure::Retry { kind: FailureKind::Throttled, message, after: Some(after) };
+        bench.refuse("delete", failure);
+        assert_eq!(bench.run().await, Outcome::Again(Duration::from_secs(120)));
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -398,7 +436,7 @@ async fn a_conflict_is_looked_into() {
     bench.refuse("delete", Failure::Conflict("UID".into()));
     bench.world.lock().presence = Ok(Presence::Gone);
     bench.run().await;
-    assert_eq!(bench.requests(), ["mark", "delete", "presence"]);
+    assert_eq!(bench.requests(), ["node", "mark", "delete", "presence"]);
     assert_eq!(bench.state(), Some(State::Sent), "another pod has the name: gone");
 
     let bench = Bench::new();
@@ -434,7 +472,6 @@ async fn a_deletion_that_was_taken_and_not_done_is_sent_again() {
 #[tokio::test(start_paused = true)]
 async fn a_failed_read_of_the_node_puts_the_eviction_off() {
     let bench = Bench::new();
-    bench.world.lock().current = false;
     bench.refuse("node", server_error());
     bench.run().await;
     assert_eq!(bench.requests(), ["node"]);

@@ -96,10 +96,6 @@ impl Index for Log {
         uids.sort_unstable();
         self.add(format!("only {uids:?}"));
     }
-
-    fn connected(&mut self, yes: bool) {
-        self.add(if yes { "connected" } else { "disconnected" }.to_owned());
-    }
 }
 
 fn respond(reply: Reply, watch: bool) -> Response<UnsyncBoxBody<Bytes, Broken>> {
