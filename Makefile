@@ -3,10 +3,13 @@
 CARGO ?= cargo
 CONTROL_PLANE := tests/control-plane/build
 
-.PHONY: help fmt lint test doc control-plane e2e e2e-upstream bench deny ci
+.PHONY: help demo fmt lint test doc control-plane e2e e2e-upstream bench deny ci
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "%-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: ## the controller at work on a cluster in the process; needs a Rust toolchain and nothing else
+	$(CARGO) run --release --locked -- demo
 
 fmt: ## check the format; `cargo fmt` mends it
 	$(CARGO) fmt --check

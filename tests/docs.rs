@@ -49,12 +49,30 @@ fn every_metric_is_documented_and_no_other() {
 }
 
 #[test]
+fn every_line_of_the_demo_is_documented() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let code = fs::read_to_string(root.join("src/cli/demo/tell.rs")).unwrap();
+    let (_, lines) = code.split_once("pub(super) enum Line {").unwrap();
+    let (lines, _) = lines.split_once("\n}").unwrap();
+    let kinds = lines.lines().filter_map(|line| {
+        let name = line.strip_prefix("    ")?.split([' ', '(']).next()?;
+        name.starts_with(char::is_uppercase).then(|| name.to_lowercase())
+    });
+    let kinds: BTreeSet<_> = kinds.collect();
+    let document = fs::read_to_string(root.join("docs/demo.md")).unwrap();
+    let rows = document.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
+    let documented: BTreeSet<_> = rows.map(str::to_owned).collect();
+    assert!(kinds.len() > 8, "the lines were not found: {kinds:?}");
+    assert_eq!(documented, kinds);
+}
+
+#[test]
 fn the_command_line_reference_is_current() {
     let mut page = String::from(
         "# Command line\n\nMade from the program; `UPDATE_DOCS=1 cargo test --test docs` brings it up \
          to date.\n",
     );
-    for arguments in [&["--help"][..], &["run", "--help"]] {
+    for arguments in [&["--help"][..], &["run", "--help"], &["demo", "--help"]] {
         let help = Command::new(env!("CARGO_BIN_EXE_ostrakon")).args(arguments).output().unwrap();
         assert!(help.status.success());
         let text = String::from_utf8(help.stdout).unwrap();

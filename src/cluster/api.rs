@@ -18,7 +18,11 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, timeout};
 
 use super::connect::chain;
+<<<<<<< HEAD
 use super::{Metrics, decode_node, wire};
+=======
+use super::{Metrics, PodDecoder, decode_node};
+>>>>>>> main
 use crate::model::{Disruption, Node, NodeName, Pod, PodRef, Uid};
 
 /// For how long a write or a single read may take, its answer included. Admission webhooks may
@@ -81,15 +85,6 @@ impl Mark {
     pub const MESSAGE: &str = "Taint manager: deleting due to NoExecute taint";
 }
 
-/// The object that has a name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Holder {
-    /// Its identity.
-    pub uid: Uid,
-    /// Whether it is being deleted.
-    pub terminating: bool,
-}
-
 /// A right that is needed: a verb on a resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Permission {
@@ -121,11 +116,12 @@ impl Api {
         Self { client, metrics }
     }
 
-    /// Sets the pod's `DisruptionTarget` condition, unless it is another pod by now (409).
+    /// Sets the pod's `DisruptionTarget` condition, and returns the pod as it is then. Refused with
+    /// 422 if it is another pod by now: the UID in a patch is a field that cannot change.
     ///
     /// # Errors
     /// See [`RequestError`].
-    pub async fn mark_pod(&self, pod: &Pod, now: Timestamp) -> Result<(), RequestError> {
+    pub async fn mark_pod(&self, pod: &Pod, now: Timestamp) -> Result<Pod, RequestError> {
         let mut condition = json!({
             "type": "DisruptionTarget",
             "status": "True",
@@ -146,7 +142,9 @@ impl Api {
         let path = format!("{}/status?fieldManager={FIELD_MANAGER}", pod_path(&pod.reference()));
         let label = Label { verb: "patch", resource: "pods/status" };
         let kind = "application/strategic-merge-patch+json";
-        self.write(label, Method::PATCH, &path, kind, &body).await.map(drop)
+        let request = request(Method::PATCH, &path, JSON, Some(kind), &body)?;
+        let (_, answer) = self.send(label, request, REQUEST_TIMEOUT).await?;
+        decoded_pod(&answer)
     }
 
     /// Deletes the pod with its own grace period, unless it is another pod by now (409).
@@ -163,29 +161,17 @@ impl Api {
         self.write(label, Method::DELETE, &pod_path(pod), JSON, &body).await.map(drop)
     }
 
-    /// Who has the pod's name now, or `None` if it is free.
+    /// The pod that has this pod's name now, or `None` if the name is free.
     ///
     /// # Errors
     /// See [`RequestError`].
-    pub async fn holder(&self, pod: &PodRef) -> Result<Option<Holder>, RequestError> {
-        #[derive(Deserialize)]
-        struct Object {
-            metadata: Metadata,
-        }
-        #[derive(Deserialize)]
-        #[serde(rename_all = "camelCase")]
-        struct Metadata {
-            uid: String,
-            deletion_timestamp: Option<Timestamp>,
-        }
+    pub async fn pod(&self, pod: &PodRef) -> Result<Option<Pod>, RequestError> {
         let label = Label { verb: "get", resource: "pods" };
-        let body = match self.read(label, &pod_path(pod), SMALL).await {
+        let body = match self.read(label, &pod_path(pod)).await {
             Err(RequestError::Status(answer)) if answer.code == 404 => return Ok(None),
             other => other?,
         };
-        let object: Object = serde_json::from_slice(&body).map_err(unreadable)?;
-        let uid = object.metadata.uid.parse().map_err(unreadable)?;
-        Ok(Some(Holder { uid, terminating: object.metadata.deletion_timestamp.is_some() }))
+        decoded_pod(&body).map(Some)
     }
 
     /// The node as it is stored now, or `None` if there is none.
@@ -194,8 +180,12 @@ impl Api {
     /// See [`RequestError`].
     pub async fn node(&self, name: &NodeName) -> Result<Option<Node>, RequestError> {
         let label = Label { verb: "get", resource: "nodes" };
+<<<<<<< HEAD
         let body = match self.read(label, &format!("/api/v1/nodes/{name}"), wire::MEDIA_TYPE).await
         {
+=======
+        let body = match self.read(label, &format!("/api/v1/nodes/{name}")).await {
+>>>>>>> main
             Err(RequestError::Status(answer)) if answer.code == 404 => return Ok(None),
             other => other?,
         };
@@ -203,8 +193,8 @@ impl Api {
         decode_node(&object).map(Some).map_err(unreadable)
     }
 
-    /// Writes the record of the node's taints, or removes it with `None`; 409 if it is another
-    /// node by now.
+    /// Writes the record of the node's taints, or removes it with `None`. Refused with 422 if
+    /// it is another node by now.
     ///
     /// # Errors
     /// See [`RequestError`].
@@ -322,8 +312,8 @@ impl Api {
         self.send(label, request, REQUEST_TIMEOUT).await.map(|(_, body)| body)
     }
 
-    async fn read(&self, label: Label, path: &str, accept: &str) -> Result<Bytes, RequestError> {
-        let request = request(Method::GET, path, accept, None, &Value::Null)?;
+    async fn read(&self, label: Label, path: &str) -> Result<Bytes, RequestError> {
+        let request = request(Method::GET, path, JSON, None, &Value::Null)?;
         self.send(label, request, REQUEST_TIMEOUT).await.map(|(_, body)| body)
     }
 
@@ -439,6 +429,12 @@ fn transport(error: kube::Error) -> RequestError {
 
 fn unreadable(error: impl std::fmt::Display) -> RequestError {
     RequestError::Body(format!("the answer cannot be read: {error}"))
+}
+
+fn decoded_pod(body: &[u8]) -> Result<Pod, RequestError> {
+    let text = std::str::from_utf8(body).map_err(unreadable)?;
+    let pod = PodDecoder::default().decode(text).map_err(unreadable)?;
+    pod.ok_or_else(|| unreadable("the pod is bound to no node"))
 }
 
 fn pod_path(pod: &PodRef) -> String {

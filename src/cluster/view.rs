@@ -215,6 +215,12 @@ impl View {
         })
     }
 
+    /// A node without its pods, and when its taints began; `None` if the node itself is not known.
+    pub fn node_alone(&self, name: &NodeName) -> Option<(Arc<Node>, Arc<Anchors>)> {
+        let entry = self.nodes.get(name)?;
+        Some((entry.node.clone()?, Arc::clone(&entry.anchors)))
+    }
+
     /// A pod with its node, or `None` if that pod is not known on that node.
     pub fn pod(&self, node: &NodeName, uid: Uid) -> Option<PodFacts> {
         self.nodes.get(node).and_then(|entry| {

@@ -23,4 +23,5 @@ mod stage;
 mod state;
 mod time_watch;
 
+pub use preflight::permissions;
 pub use run::{Failed, Running, StartError, start};

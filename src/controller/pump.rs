@@ -85,6 +85,8 @@ pub(super) async fn carry(
             });
         }
         tokio::select! {
+            // What ends during the stop makes room, but not for another.
+            biased;
             () = stop.cancelled() => return,
             () = queue.changed.notified() => {}
         }
@@ -140,6 +142,14 @@ impl HandedOut {
             }
             Outcome::Again(pause) => self.again(*pause),
         }
+    }
+
+    /// Loses it, as a controller must not.
+    #[cfg(test)]
+    pub(super) fn forget(mut self) {
+        self.finished = true;
+        let timers = &self.shared.timers[self.shard];
+        timers.complete(&self.key, self.token, pipeline::Outcome::Done);
     }
 
     fn again(&self, pause: Duration) {

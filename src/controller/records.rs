@@ -22,16 +22,26 @@ use crate::taint::record;
 const AT_ONCE: usize = 4;
 const BACKOFF: Backoff =
     Backoff { first: Duration::from_millis(500), most: Duration::from_secs(60) };
-/// How long the watch may take to show a record that was written, before it is looked at again.
-const UNTIL_SEEN: Duration = Duration::from_secs(5);
+/// How long the watch may take to show a record that was written, before it is looked at again. A
+/// node's records are at least so far apart too, whatever happens to its taints; what happens
+/// meanwhile is lost if the process dies, so it is short.
+const UNTIL_SEEN: Duration = Duration::from_secs(1);
 
 /// Writes and removes records until `stop`.
+///
+/// Nothing happens before `pods_listed`: a node without pods needs no record, and as long as the
+/// pods are not known, every node looks like that.
 pub(super) async fn run(
     shared: Arc<Shared>,
     api: Api,
+    pods_listed: CancellationToken,
     stop: CancellationToken,
     tasks: TaskTracker,
 ) {
+    tokio::select! {
+        () = stop.cancelled() => return,
+        () = pods_listed.cancelled() => {}
+    }
     let slots = Arc::new(Semaphore::new(AT_ONCE));
     let failures = Arc::new(dashmap::DashMap::<NodeName, u32, ahash::RandomState>::default());
     loop {
@@ -39,9 +49,12 @@ pub(super) async fn run(
             () = stop.cancelled() => return,
             fired = shared.records.next() => fired,
         };
-        let Ok(slot) = Arc::clone(&slots).acquire_owned().await else {
-            return;
+        // Where nothing is answered, a slot may take as long as a request.
+        let slot = tokio::select! {
+            () = stop.cancelled() => return,
+            slot = Arc::clone(&slots).acquire_owned() => slot,
         };
+        let Ok(slot) = slot else { return };
         let (shared, api, failures) = (Arc::clone(&shared), api.clone(), Arc::clone(&failures));
         tasks.spawn(async move {
             let outcome = match write(&shared, &api, &fired.key).await {
@@ -55,7 +68,8 @@ pub(super) async fn run(
                         *tries += 1;
                         *tries
                     };
-                    let pause = BACKOFF.pause(tries);
+                    let who = failures.hasher().hash_one(&fired.key);
+                    let pause = BACKOFF.pause(tries, who.into());
                     if tries == 1 {
                         warn!(node = %fired.key, %error, ?pause, "cannot write the node's record \
                             of when its taints began; a restart now would count anew");
@@ -94,11 +108,123 @@ async fn write(shared: &Shared, api: &Api, name: &NodeName) -> Result<bool, Requ
     }
     match api.annotate_node(name, node.uid, wanted.as_deref()).await {
         // The node is gone, or is another one by now: its watch will say so.
-        Err(RequestError::Status(answer)) if matches!(answer.code, 404 | 409) => Ok(true),
+        Err(RequestError::Status(answer)) if matches!(answer.code, 404 | 409 | 422) => Ok(true),
         other => {
             other?;
             debug!(node = %name, record = wanted.as_deref().unwrap_or("none"), "record written");
             Ok(true)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use http::{Request, Response};
+    use http_body_util::BodyExt;
+    use kube::Client;
+    use kube::client::Body;
+    use parking_lot::Mutex;
+    use prometheus::Registry;
+    use tower::service_fn;
+
+    use super::*;
+    use crate::clock::Clock;
+    use crate::cluster::Metrics;
+    use crate::cluster::watch::Source;
+    use crate::config::Compat;
+    use crate::controller::ingest::{take_node, take_pod};
+    use crate::model::build::{exists, node, noon, pod, taint};
+    use crate::observe::{EventMetrics, Recorder};
+
+    /// The lane with an API server that takes everything, and the bodies that it was sent.
+    struct Lane {
+        shared: Arc<Shared>,
+        sent: Arc<Mutex<Vec<String>>>,
+        pods_listed: CancellationToken,
+    }
+
+    impl Lane {
+        fn start() -> Self {
+            let sent = Arc::new(Mutex::new(Vec::new()));
+            let behind = Arc::clone(&sent);
+            let service = service_fn(move |request: Request<Body>| {
+                let sent = Arc::clone(&behind);
+                async move {
+                    let body = request.into_body().collect().await.unwrap().to_bytes();
+                    sent.lock().push(String::from_utf8_lossy(&body).into_owned());
+                    Ok::<_, Infallible>(Response::new(Body::from(b"{}".to_vec())))
+                }
+            });
+            let registry = Registry::new();
+            let clock = Clock::starting_at(noon());
+            let events = EventMetrics::register(&registry).unwrap();
+            let (recorder, _) = Recorder::new("test", events, clock.clone());
+            let shared = Arc::new(Shared::new(clock, Compat::None, recorder));
+            let metrics = Metrics::register(&registry).unwrap();
+            let api = Api::new(Client::new(service, "default"), metrics);
+            let pods_listed = CancellationToken::new();
+            tokio::spawn(run(
+                Arc::clone(&shared),
+                api,
+                pods_listed.clone(),
+                CancellationToken::new(),
+                TaskTracker::new(),
+            ));
+            Self { shared, sent, pods_listed }
+        }
+
+        fn look(&self) {
+            self.shared.records.arm("n1".into(), Instant::now(), ());
+        }
+
+        async fn sent_after(&self, time: Duration) -> Vec<String> {
+            tokio::time::sleep(time).await;
+            std::mem::take(&mut *self.sent.lock())
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_record_follows_its_node_within_a_second_and_is_written_no_more_often() {
+        let lane = Lane::start();
+        lane.pods_listed.cancel();
+        take_pod(&lane.shared, pod("a").tolerating(exists("").lasting(7200)));
+        for key in 0..100 {
+            let tainted = node("n1").tainted(taint(&format!("k{key}"), ""));
+            take_node(&lane.shared, tainted, Source::Watch);
+            lane.look();
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        let sent = lane.sent_after(Duration::from_secs(1)).await;
+        assert!((10..=12).contains(&sent.len()), "{} in 10 s", sent.len());
+        assert!(sent.last().unwrap().contains("k99"), "the newest: {sent:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn no_record_is_removed_before_the_pods_are_known() {
+        let lane = Lane::start();
+        let since = r#"{"taints":[{"key":"k","value":"","since":"2026-01-01T11:00:00Z"}]}"#;
+        take_node(
+            &lane.shared,
+            node("n1").tainted(taint("k", "")).annotated(Some(since)),
+            Source::List,
+        );
+        lane.look();
+        assert!(lane.sent_after(Duration::from_secs(60)).await.is_empty());
+        take_pod(&lane.shared, pod("a").tolerating(exists("k").lasting(7200)));
+        lane.pods_listed.cancel();
+        assert!(lane.sent_after(Duration::from_secs(60)).await.is_empty(), "it is as it should be");
+
+        let lane = Lane::start();
+        take_node(
+            &lane.shared,
+            node("n1").tainted(taint("k", "")).annotated(Some(since)),
+            Source::List,
+        );
+        lane.look();
+        lane.pods_listed.cancel();
+        let sent = lane.sent_after(Duration::from_millis(100)).await;
+        assert!(sent.len() == 1 && sent[0].contains("null"), "there is no such pod: {sent:?}");
     }
 }

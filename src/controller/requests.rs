@@ -5,7 +5,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::cluster::{Api, RequestError};
-use crate::evict::{Failure, FailureKind, Notices, Presence, Requests};
+use crate::evict::{Failure, FailureKind, Notices, Requests};
 use crate::model::{Node, NodeName, Pod, PodRef, Verdict};
 use crate::observe::Recorder;
 
@@ -14,7 +14,7 @@ use crate::observe::Recorder;
 pub(super) struct ApiRequests(pub Api);
 
 impl Requests for ApiRequests {
-    async fn mark(&self, pod: &Pod, now: Timestamp) -> Result<(), Failure> {
+    async fn mark(&self, pod: &Pod, now: Timestamp) -> Result<Pod, Failure> {
         self.0.mark_pod(pod, now).await.map_err(failure)
     }
 
@@ -22,13 +22,9 @@ impl Requests for ApiRequests {
         self.0.delete_pod(pod).await.map_err(failure)
     }
 
-    async fn presence(&self, pod: &PodRef) -> Result<Presence, Failure> {
-        Ok(match self.0.holder(pod).await.map_err(failure)? {
-            Some(holder) if holder.uid != pod.uid => Presence::Gone,
-            Some(holder) if holder.terminating => Presence::Terminating,
-            Some(_) => Presence::Running,
-            None => Presence::Gone,
-        })
+    async fn pod(&self, pod: &PodRef) -> Result<Option<Pod>, Failure> {
+        let holder = self.0.pod(pod).await.map_err(failure)?;
+        Ok(holder.filter(|holder| holder.uid == pod.uid))
     }
 
     async fn node(&self, name: &NodeName) -> Result<Option<Node>, Failure> {
@@ -50,7 +46,9 @@ fn failure(error: RequestError) -> Failure {
         RequestError::Status(answer) if answer.code == 404 && answer.reason == "NotFound" => {
             Failure::Gone
         }
-        RequestError::Status(answer) if answer.code == 409 => Failure::Conflict(message),
+        RequestError::Status(answer) if matches!(answer.code, 409 | 422) => {
+            Failure::Doubtful { kind: FailureKind::of_code(answer.code), message }
+        }
         RequestError::Status(answer) => {
             retry(FailureKind::of_code(answer.code), answer.retry_after)
         }
@@ -97,8 +95,10 @@ mod tests {
 
     #[test]
     fn every_other_failure_is_tried_again() {
-        assert!(matches!(refused(409, "Conflict"), Failure::Conflict(_)));
-        for code in [400, 401, 403, 410, 422, 429, 500, 502, 503, 504] {
+        for code in [409, 422] {
+            assert!(matches!(refused(code, ""), Failure::Doubtful { .. }), "{code}");
+        }
+        for code in [400, 401, 403, 410, 429, 500, 502, 503, 504] {
             let Failure::Retry { kind, after, .. } = refused(code, "") else {
                 panic!("{code} was given up")
             };

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt;
-use kube::Client;
 use prometheus::Registry;
 use tokio::runtime::Handle;
 use tokio::task::{JoinHandle, JoinSet};
@@ -21,7 +20,7 @@ use super::requests::{ApiRequests, ByEvents};
 use super::state::{NodeKey, PodKey, Shared};
 use super::{metrics, pump, records, time_watch};
 use crate::clock::Clock;
-use crate::cluster::{self, Api, PodDecoder, watch};
+use crate::cluster::{self, Api, Cluster, PodDecoder, watch};
 use crate::config::Config;
 use crate::evict::{self, Evictor, Pace};
 use crate::observe::{
@@ -71,6 +70,10 @@ pub struct Running {
     stop: CancellationToken,
     /// What takes in new work: none of it ends by itself.
     intake: JoinSet<()>,
+    /// Ends the watches.
+    blind: CancellationToken,
+    /// The watches of nodes and pods; they do not end by themselves either.
+    watches: JoinSet<()>,
     /// Evictions and records in flight.
     in_flight: TaskTracker,
     events: JoinHandle<()>,
@@ -80,16 +83,16 @@ pub struct Running {
     address: std::net::SocketAddr,
 }
 
-/// Starts a controller on the cluster that `client` leads to.
+/// Starts a controller on a cluster.
 ///
 /// # Errors
 /// See [`StartError`]: each says what to do about it.
-pub async fn start(client: Client, config: &Config) -> Result<Running, StartError> {
+pub async fn start(cluster: Cluster, config: &Config) -> Result<Running, StartError> {
     let registry = Registry::new();
     register_process(&registry)?;
     let cluster_metrics = cluster::Metrics::register(&registry)?;
-    let api = Api::new(client, cluster_metrics.clone());
-    preflight::check(&api).await?;
+    let api = Api::new(cluster.client, cluster_metrics.clone());
+    preflight::check(&api, &cluster.server).await?;
 
     let clock = Clock::system();
     let event_metrics = EventMetrics::register(&registry)?;
@@ -105,7 +108,8 @@ pub async fn start(client: Client, config: &Config) -> Result<Running, StartErro
     let endpoints = CancellationToken::new();
     let (address, served) =
         serve(config.listen, Endpoints { registry, readiness }, endpoints.clone()).await?;
-    info!(%address, version = env!("CARGO_PKG_VERSION"), compat = ?config.compat, "started");
+    info!(%address, server = cluster.server, version = env!("CARGO_PKG_VERSION"),
+        compat = ?config.compat, "started");
 
     let decider = Arc::new(Decider { shared: Arc::clone(&shared) });
     let pipeline = Pipeline::start(&shared.nodes, &shared.pods, &decider, &Handle::current())
@@ -120,9 +124,12 @@ pub async fn start(client: Client, config: &Config) -> Result<Running, StartErro
         Arc::clone(&pace),
     );
 
-    let stop = CancellationToken::new();
+    let (stop, blind) = (CancellationToken::new(), CancellationToken::new());
     let in_flight = TaskTracker::new();
-    let mut intake = start_watches(&shared, &api, &cluster_metrics, gates, &stop);
+    let pods_listed = CancellationToken::new();
+    let watches =
+        start_watches(&shared, &api, &cluster_metrics, gates, pods_listed.clone(), &blind);
+    let mut intake = JoinSet::new();
     let queue = Arc::new(pump::Queue::default());
     for shard in 0..SHARDS {
         let queue = Arc::clone(&queue);
@@ -130,9 +137,15 @@ pub async fn start(client: Client, config: &Config) -> Result<Running, StartErro
     }
     let carry = pump::carry(queue, Arc::new(evictor), pace, in_flight.clone(), stop.clone());
     intake.spawn(carry);
-    let records = records::run(Arc::clone(&shared), api.clone(), stop.clone(), in_flight.clone());
-    intake.spawn(records);
-    intake.spawn(time_watch::run(Arc::clone(&shared), api.clone(), stop.clone()));
+    intake.spawn(records::run(
+        Arc::clone(&shared),
+        api.clone(),
+        pods_listed,
+        stop.clone(),
+        in_flight.clone(),
+    ));
+    let clocks = time_watch::run(Arc::clone(&shared), api.clone());
+    intake.spawn(stop.clone().run_until_cancelled_owned(clocks).map(drop));
     let last_events = CancellationToken::new();
     let events = tokio::spawn(send_events(lane, api, last_events.clone()));
 
@@ -141,6 +154,8 @@ pub async fn start(client: Client, config: &Config) -> Result<Running, StartErro
         pipeline,
         stop,
         intake,
+        blind,
+        watches,
         in_flight,
         events,
         last_events,
@@ -150,21 +165,26 @@ pub async fn start(client: Client, config: &Config) -> Result<Running, StartErro
     })
 }
 
-/// Starts to watch nodes and pods until `stop`. Each gate opens with the first complete list.
+/// Starts to watch nodes and pods until `blind`. Each gate opens with the first complete list, and
+/// `pods_listed` is cancelled with that of the pods.
 fn start_watches(
     shared: &Arc<Shared>,
     api: &Api,
     metrics: &cluster::Metrics,
     (nodes_known, pods_known): (Gate, Gate),
-    stop: &CancellationToken,
+    pods_listed: CancellationToken,
+    blind: &CancellationToken,
 ) -> JoinSet<()> {
     let nodes = Nodes { shared: Arc::clone(shared) };
     let nodes = watch::run(api.clone(), metrics.clone(), nodes, move || nodes_known.open());
     let pods = Pods { shared: Arc::clone(shared), decoder: PodDecoder::default() };
-    let pods = watch::run(api.clone(), metrics.clone(), pods, move || pods_known.open());
+    let pods = watch::run(api.clone(), metrics.clone(), pods, move || {
+        pods_known.open();
+        pods_listed.cancel();
+    });
     let mut tasks = JoinSet::new();
-    tasks.spawn(stop.clone().run_until_cancelled_owned(nodes).map(drop));
-    tasks.spawn(stop.clone().run_until_cancelled_owned(pods).map(drop));
+    tasks.spawn(blind.clone().run_until_cancelled_owned(nodes).map(drop));
+    tasks.spawn(blind.clone().run_until_cancelled_owned(pods).map(drop));
     tasks
 }
 
@@ -176,16 +196,21 @@ impl Running {
 
     /// Completes only if a part that must not end has ended: the process must end then too.
     pub async fn failed(&mut self) -> Failed {
-        tokio::select! {
-            failure = self.pipeline.failed() => Failed::Thread(failure),
-            Some(ended) = self.intake.join_next() => Failed::Task(match ended {
-                Ok(()) => "it returned".to_owned(),
-                Err(error) => error.to_string(),
-            }),
-        }
+        let ended = tokio::select! {
+            failure = self.pipeline.failed() => return Failed::Thread(failure),
+            Some(ended) = self.intake.join_next() => ended,
+            Some(ended) = self.watches.join_next() => ended,
+        };
+        Failed::Task(match ended {
+            Ok(()) => "it returned".to_owned(),
+            Err(error) => error.to_string(),
+        })
     }
 
     /// Takes no new work, finishes the requests in flight within 20 s, and ends.
+    ///
+    /// The watches go on for as long as evictions are in flight: each asks again between its two
+    /// requests, and a taint may be removed meanwhile.
     ///
     /// # Errors
     /// A worker had panicked.
@@ -201,6 +226,8 @@ impl Running {
         } else if left > 0 {
             info!(requests = left, "requests in flight were finished");
         }
+        self.blind.cancel();
+        while self.watches.join_next().await.is_some() {}
         for timers in &self.shared.timers {
             timers.clear();
         }

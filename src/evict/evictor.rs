@@ -12,7 +12,7 @@ use super::confirm::Confirmations;
 use super::{Backlog, Failure, FailureKind, Metrics, Pace, State};
 use crate::backoff::Backoff;
 use crate::clock::Clock;
-use crate::model::{Disruption, Node, NodeName, Pod, PodRef, Verdict};
+use crate::model::{Disruption, Kept, Node, NodeName, Pod, PodClass, PodRef, Verdict};
 
 /// Pause between failed tries of one pod. Two minutes is what a person who has just mended the
 /// cause is willing to wait.
@@ -60,31 +60,20 @@ pub trait Judge: Send + Sync {
     /// The verdict from the newest facts at hand, about a pod that was armed by `armed`.
     fn judge(&self, pod: &PodRef, armed: &Verdict) -> Judgement;
 
-    /// The verdict with the node as given instead (`None`: there is no such node).
-    fn judge_on(&self, pod: &PodRef, armed: &Verdict, node: Option<&Node>) -> Verdict;
-}
-
-/// What the API server knows of a pod.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Presence {
-    /// It is there and not being deleted.
-    Running,
-    /// It is there and being deleted.
-    Terminating,
-    /// It is gone; its name may be taken by another pod.
-    Gone,
+    /// The verdict by these facts of the pod and of its node (`None`: there is no such node).
+    fn judge_on(&self, pod: &Pod, armed: &Verdict, node: Option<&Node>) -> Verdict;
 }
 
 /// The requests that an eviction takes.
 pub trait Requests: Send + Sync {
-    /// Writes the condition that says why the pod goes.
-    fn mark(&self, pod: &Pod, now: Timestamp) -> impl Future<Output = Result<(), Failure>> + Send;
+    /// Writes the condition that says why the pod goes, and returns the pod as it is then.
+    fn mark(&self, pod: &Pod, now: Timestamp) -> impl Future<Output = Result<Pod, Failure>> + Send;
 
     /// Deletes the pod.
     fn delete(&self, pod: &PodRef) -> impl Future<Output = Result<(), Failure>> + Send;
 
-    /// Whether the pod, not one of the same name, is there.
-    fn presence(&self, pod: &PodRef) -> impl Future<Output = Result<Presence, Failure>> + Send;
+    /// The pod as it is stored; `None` if it is gone, whether or not another has its name.
+    fn pod(&self, pod: &PodRef) -> impl Future<Output = Result<Option<Pod>, Failure>> + Send;
 
     /// The node as it is stored; `None` if there is no such node.
     fn node(&self, name: &NodeName) -> impl Future<Output = Result<Option<Node>, Failure>> + Send;
@@ -102,10 +91,11 @@ pub trait Notices: Send + Sync {
 /// Carries out evictions.
 ///
 /// The node is read from the API server before anything is written, and again before the deletion
-/// if that comes more than a second later. Nodes and pods come by two watches, and either may lag
-/// or be dead without a sign of it, so no verdict of the view's proves by itself that the taint is
-/// still there (kubernetes/kubernetes#119862). One read for all the pods of a node that are due is
-/// cheap beside a wrong eviction.
+/// if that comes more than a second later; the pod comes back with the answer to the patch of its
+/// condition. Nodes and pods come by two watches, and either may lag or be dead without a sign of
+/// it, so no verdict of the view's proves by itself that the taint is still there, or that nobody
+/// has given the pod a toleration (kubernetes/kubernetes#119862). One read for all the pods of a
+/// node that are due is cheap beside a wrong eviction.
 #[derive(Debug)]
 pub struct Evictor<J, R, N> {
     judge: J,
@@ -172,75 +162,83 @@ impl<J: Judge, R: Requests, N: Notices> Evictor<J, R, N> {
     }
 
     async fn attempt(&self, job: &Job, past: Past) -> Result<End, Trouble> {
-        let now = self.clock.now();
         let judgement = self.judge.judge(&job.pod, &job.verdict);
-        let (Some(pod), true) = (judgement.pod, judgement.verdict.is_due(now)) else {
+        let (Some(pod), true) = (judgement.pod, judgement.verdict.is_due(self.clock.now())) else {
             return Ok(End::Withdrawn(judgement.verdict));
         };
-        let verdict = judgement.verdict;
+        match self.carry_on(job, past, &pod, judgement.verdict).await {
+            Ok(end) => Ok(end),
+            Err(Failure::Gone) => Ok(End::AlreadyGone),
+            Err(Failure::Doubtful { kind, message }) => match self.requests.pod(&job.pod).await {
+                Ok(None) => Ok(End::AlreadyGone),
+                _ => Err((kind, message, None)),
+            },
+            Err(Failure::Retry { kind, message, after }) => Err((kind, message, after)),
+        }
+    }
+
+    /// The requests of one attempt, with the newest facts asked for before each write.
+    async fn carry_on(
+        &self,
+        job: &Job,
+        past: Past,
+        pod: &Pod,
+        verdict: Verdict,
+    ) -> Result<End, Failure> {
+        let mut stored = None;
         if past.sent {
             // The watch is slow to show what the server took. Look before deleting twice.
-            match self.requests.presence(&job.pod).await {
-                Ok(Presence::Running) => {
-                    warn!(pod = %job.pod, uid = %job.pod.uid,
-                        "the API server took the deletion but the pod is still there; deleting again");
-                }
-                Ok(Presence::Terminating | Presence::Gone) => return Ok(End::AlreadyGone),
-                Err(failure) => return self.settle(job, failure).await,
+            match self.requests.pod(&job.pod).await? {
+                Some(pod) if pod.class != PodClass::Terminating => stored = Some(pod),
+                _ => return Ok(End::AlreadyGone),
             }
+            warn!(pod = %job.pod, uid = %job.pod.uid,
+                "the API server took the deletion but the pod is still there; deleting again");
         }
-        match self.unconfirmed(job).await {
-            Ok(None) => {}
-            Ok(Some(verdict)) => return Ok(End::Unconfirmed(verdict)),
-            Err(failure) => return self.settle(job, failure).await,
+        if let Some(end) = self.spared(job, stored.as_ref().unwrap_or(pod)).await? {
+            return Ok(end);
         }
         self.announce(job, &verdict);
         let start = Instant::now();
-        if !past.marked && pod.disruption != Disruption::ByTaint {
-            if let Err(failure) = self.requests.mark(&pod, now).await {
-                return self.settle(job, failure).await;
-            }
+        let is_marked = past.marked || pod.disruption == Disruption::ByTaint;
+        let stored = match stored {
+            // Both the answer to the patch and a read have the pod as it is now.
+            _ if !is_marked => self.requests.mark(pod, self.clock.now()).await?,
+            Some(stored) => stored,
+            None => match self.requests.pod(&job.pod).await? {
+                Some(stored) => stored,
+                None => return Ok(End::AlreadyGone),
+            },
+        };
+        if !is_marked {
             self.backlog.update(job.pod.uid, |condemned| {
                 condemned.marked = Some(Instant::now());
             });
-            let judgement = self.judge.judge(&job.pod, &job.verdict);
-            if judgement.pod.is_none() || !judgement.verdict.is_due(self.clock.now()) {
-                return Ok(End::Withdrawn(judgement.verdict));
-            }
-            // No request, unless writing the condition took long.
-            match self.unconfirmed(job).await {
-                Ok(None) => {}
-                Ok(Some(verdict)) => return Ok(End::Unconfirmed(verdict)),
-                Err(failure) => return self.settle(job, failure).await,
-            }
         }
-        match self.requests.delete(&job.pod).await {
-            Ok(()) => {
-                self.pace.went_well(start.elapsed());
-                Ok(End::Deleted(verdict))
-            }
-            Err(failure) => self.settle(job, failure).await,
+        let judgement = self.judge.judge(&job.pod, &job.verdict);
+        if judgement.pod.is_none() || !judgement.verdict.is_due(self.clock.now()) {
+            return Ok(End::Withdrawn(judgement.verdict));
         }
+        if let Some(end) = self.spared(job, &stored).await? {
+            return Ok(end);
+        }
+        self.requests.delete(&job.pod).await?;
+        self.pace.went_well(start.elapsed());
+        Ok(End::Deleted(verdict))
     }
 
-    /// The verdict by the node as the API server has it, if that keeps the pod.
-    async fn unconfirmed(&self, job: &Job) -> Result<Option<Verdict>, Failure> {
+    /// How the attempt ends if the pod is to stay, by these facts of it and by its node as the API
+    /// server has it. That is read anew only if what is known of it is older than a second.
+    async fn spared(&self, job: &Job, pod: &Pod) -> Result<Option<End>, Failure> {
         let node = self.confirmations.node(&job.pod.node, job.due, &self.requests).await?;
-        let verdict = self.judge.judge_on(&job.pod, &job.verdict, node.as_deref());
-        Ok((!verdict.is_due(self.clock.now())).then_some(verdict))
-    }
-
-    /// What a failed request comes to.
-    async fn settle(&self, job: &Job, failure: Failure) -> Result<End, Trouble> {
-        match failure {
-            Failure::Gone => Ok(End::AlreadyGone),
-            // A UID that does not fit any more and a write that lost a race look alike.
-            Failure::Conflict(message) => match self.requests.presence(&job.pod).await {
-                Ok(Presence::Gone) => Ok(End::AlreadyGone),
-                _ => Err((FailureKind::Conflict, message, None)),
-            },
-            Failure::Retry { kind, message, after } => Err((kind, message, after)),
-        }
+        let verdict = self.judge.judge_on(pod, &job.verdict, node.as_deref());
+        Ok(if verdict == Verdict::Keep(Kept::Terminating) {
+            Some(End::AlreadyGone)
+        } else if verdict.is_due(self.clock.now()) {
+            None
+        } else {
+            Some(End::Unconfirmed(verdict))
+        })
     }
 
     fn announce(&self, job: &Job, verdict: &Verdict) {
@@ -273,7 +271,7 @@ impl<J: Judge, R: Requests, N: Notices> Evictor<J, R, N> {
             .unwrap_or((1, true));
         // Whoever asks for more is not waited for: some proxies ask for hours.
         let asked = after.unwrap_or_default().min(BACKOFF.most);
-        let pause = BACKOFF.pause(failures).max(asked);
+        let pause = BACKOFF.pause(failures, job.pod.uid.0).max(asked);
         if new {
             warn!(pod = %job.pod, uid = %job.pod.uid, cause = kind.label(), error = message,
                 ?pause, "eviction failed; it will be tried again until it succeeds");

@@ -17,7 +17,7 @@ mod pace;
 mod turns;
 
 pub use backlog::{Backlog, Condemned, State};
-pub use evictor::{Evictor, Job, Judge, Judgement, Notices, Outcome, Presence, Requests};
+pub use evictor::{Evictor, Job, Judge, Judgement, Notices, Outcome, Requests};
 pub use failure::{Failure, FailureKind};
 pub use metrics::Metrics;
 pub use pace::Pace;

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+use super::repeats::Repeats;
 use crate::clock::Clock;
 use crate::model::{NodeName, PodRef, Uid, Verdict};
 
@@ -72,6 +73,7 @@ pub struct Recorder {
     clock: Clock,
     instance: Arc<str>,
     serial: Arc<AtomicU64>,
+    repeats: Arc<Repeats>,
 }
 
 /// The other end of the lane.
@@ -91,6 +93,7 @@ impl Recorder {
             clock,
             instance: Arc::from(instance),
             serial: Arc::default(),
+            repeats: Arc::new(Repeats::new()),
         };
         (recorder, EventLane { events, metrics })
     }
@@ -101,14 +104,20 @@ impl Recorder {
         self.about_pod(pod, "Normal", REASON, "Evict", &message, verdict);
     }
 
-    /// The pod's countdown was cancelled: upstream's event.
+    /// The pod's countdown was cancelled: upstream's event, at most once a minute for a pod.
     pub fn cancelled(&self, pod: &PodRef, verdict: &Verdict) {
+        if !self.repeats.is_news(pod.uid, "cancelled") {
+            return;
+        }
         let message = format!("Cancelling deletion of Pod {pod}");
         self.about_pod(pod, "Normal", REASON, "Cancel", &message, verdict);
     }
 
-    /// The pod cannot be evicted for now.
-    pub fn failing(&self, pod: &PodRef, verdict: &Verdict, cause: &str, error: &str) {
+    /// The pod cannot be evicted for now. At most once a minute for a pod and a cause.
+    pub fn failing(&self, pod: &PodRef, verdict: &Verdict, cause: &'static str, error: &str) {
+        if !self.repeats.is_news(pod.uid, cause) {
+            return;
+        }
         let message = format!(
             "Cannot delete Pod {pod} from node {} ({cause}: {error}); trying again until it \
              succeeds",
@@ -118,8 +127,11 @@ impl Recorder {
         self.about_pod(pod, "Warning", reason, "Evict", &message, verdict);
     }
 
-    /// The node's record of when its taints began cannot be read.
+    /// The node's record of when its taints began cannot be read. At most once a minute for a node.
     pub fn record_unreadable(&self, node: &NodeName, uid: Uid, error: &str) {
+        if !self.repeats.is_news(uid, "record") {
+            return;
+        }
         let regarding = json!({
             "apiVersion": "v1", "kind": "Node", "name": node.as_str(), "uid": uid.to_string(),
         });
@@ -267,10 +279,29 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_taint_that_flaps_is_told_of_once_a_minute() {
+        let (recorder, mut lane, _) = recorder();
+        for _ in 0..50 {
+            recorder.evicting(&pod(), &Verdict::Keep(Kept::NoTaints));
+            recorder.cancelled(&pod(), &Verdict::Keep(Kept::NoTaints));
+            recorder.failing(&pod(), &Verdict::Keep(Kept::NoTaints), "forbidden", "no");
+            recorder.failing(&pod(), &Verdict::Keep(Kept::NoTaints), "timeout", "no");
+        }
+        let messages = lane.take_messages();
+        let count = |start: &str| messages.iter().filter(|m| m.starts_with(start)).count();
+        assert_eq!(count("Marking"), 50, "each comes with a request that deletes the pod");
+        assert_eq!(count("Cancelling"), 1);
+        assert_eq!(count("Cannot delete"), 2, "one per cause");
+        tokio::time::advance(std::time::Duration::from_secs(61)).await;
+        recorder.cancelled(&pod(), &Verdict::Keep(Kept::NoTaints));
+        assert_eq!(lane.take_messages().len(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_full_lane_drops_and_counts_and_never_waits() {
         let (recorder, lane, metrics) = recorder();
         for _ in 0..LANE + 3 {
-            recorder.cancelled(&pod(), &Verdict::Keep(Kept::NoTaints));
+            recorder.evicting(&pod(), &Verdict::Keep(Kept::NoTaints));
         }
         assert_eq!(metrics.results.with_label_values(&["dropped"]).get(), 3);
         let create = |event: Event| async move {

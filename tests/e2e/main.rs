@@ -11,6 +11,12 @@
 //! keeps it always. `OSTRAKON_CONTROL_PLANE` names a folder with a `control-plane` program to use
 //! instead of building one; `KUBEBUILDER_ASSETS` one with `etcd` and `kube-apiserver`.
 
+#![allow(
+    clippy::cast_precision_loss,
+    clippy::unused_async,
+    reason = "counts of pods are small, and checks have one shape whether they wait or not"
+)]
+
 mod ctx;
 #[path = "../harness/mod.rs"]
 mod harness;

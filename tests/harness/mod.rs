@@ -36,6 +36,7 @@ pub mod metrics;
 pub mod ostrakon;
 pub mod ports;
 pub mod process;
+pub mod program;
 pub mod refusal;
 pub mod request;
 pub mod users;

@@ -6,6 +6,9 @@ use prometheus::Registry;
 use super::*;
 use crate::model::{Cause, Deadline, Effect, Kept, PodClass, Ready, ReadyStatus, Taint, Uid};
 
+/// Generation of a pod that tolerates the taint as it is stored.
+const STORED: i64 = 2;
+
 fn noon() -> Timestamp {
     "2026-01-01T12:00:00Z".parse().unwrap()
 }
@@ -47,13 +50,16 @@ struct World {
     pod: Option<Pod>,
     view: Verdict,
     live: Verdict,
-    presence: Result<Presence, Failure>,
+    /// The pod as the API server has it.
+    stored: Option<Pod>,
     refusals: VecDeque<(&'static str, Failure)>,
     /// Verdict of the view once the condition is written.
     after_mark: Option<Verdict>,
     /// Verdict by the node as it is stored once the condition is written.
     live_after_mark: Option<Verdict>,
     mark_takes: Duration,
+    /// The pod as it is stored tolerates the taint; the one that the view has does not.
+    spared_when_stored: bool,
     requests: Vec<&'static str>,
     told: Vec<String>,
 }
@@ -80,13 +86,18 @@ impl Judge for Fake {
         Judgement { verdict: world.view.clone(), pod: world.pod.clone().map(Arc::new) }
     }
 
-    fn judge_on(&self, _: &PodRef, _: &Verdict, _: Option<&Node>) -> Verdict {
-        self.0.lock().live.clone()
+    fn judge_on(&self, pod: &Pod, _: &Verdict, _: Option<&Node>) -> Verdict {
+        match pod.class {
+            PodClass::Terminating => Verdict::Keep(Kept::Terminating),
+            // Tells what is stored from what the view has.
+            _ if pod.generation == STORED => Verdict::Keep(Kept::Tolerated),
+            _ => self.0.lock().live.clone(),
+        }
     }
 }
 
 impl Requests for Fake {
-    async fn mark(&self, _: &Pod, _: Timestamp) -> Result<(), Failure> {
+    async fn mark(&self, pod: &Pod, _: Timestamp) -> Result<Pod, Failure> {
         self.request("mark")?;
         let takes = self.0.lock().mark_takes;
         tokio::time::sleep(takes).await;
@@ -97,16 +108,19 @@ impl Requests for Fake {
         if let Some(verdict) = world.live_after_mark.take() {
             world.live = verdict;
         }
-        Ok(())
+        let generation = if world.spared_when_stored { STORED } else { pod.generation };
+        Ok(Pod { generation, ..pod.clone() })
     }
 
     async fn delete(&self, _: &PodRef) -> Result<(), Failure> {
         self.request("delete")
     }
 
-    async fn presence(&self, _: &PodRef) -> Result<Presence, Failure> {
-        self.request("presence")?;
-        self.0.lock().presence.clone()
+    async fn pod(&self, _: &PodRef) -> Result<Option<Pod>, Failure> {
+        self.request("pod")?;
+        let world = self.0.lock();
+        let generation = if world.spared_when_stored { STORED } else { 1 };
+        Ok(world.stored.clone().map(|pod| Pod { generation, ..pod }))
     }
 
     async fn node(&self, name: &NodeName) -> Result<Option<Node>, Failure> {
@@ -145,11 +159,12 @@ impl Bench {
             pod: Some(pod()),
             view: now(),
             live: now(),
-            presence: Ok(Presence::Running),
+            stored: Some(pod()),
             refusals: VecDeque::new(),
             after_mark: None,
             live_after_mark: None,
             mark_takes: Duration::ZERO,
+            spared_when_stored: false,
             requests: vec![],
             told: vec![],
         }));
@@ -350,7 +365,7 @@ async fn a_condition_that_is_there_is_not_written_again() {
     let bench = Bench::new();
     bench.world.lock().pod.as_mut().unwrap().disruption = Disruption::ByTaint;
     bench.run().await;
-    assert_eq!(bench.requests(), ["node", "delete"]);
+    assert_eq!(bench.requests(), ["node", "pod", "delete"]);
 
     let bench = Bench::new();
     bench.refuse("delete", server_error());
@@ -358,7 +373,7 @@ async fn a_condition_that_is_there_is_not_written_again() {
     assert_eq!(bench.requests(), ["node", "mark", "delete"]);
     tokio::time::advance(Duration::from_secs(1)).await;
     bench.run().await;
-    assert_eq!(bench.requests(), ["node", "delete"], "marked, although the view lags");
+    assert_eq!(bench.requests(), ["node", "pod", "delete"], "marked, although the view lags");
     assert_eq!(bench.told().iter().filter(|t| t.starts_with("evicting")).count(), 1);
 }
 
@@ -433,16 +448,18 @@ async fn a_pod_that_is_gone_at_the_server_is_no_failure() {
 #[tokio::test(start_paused = true)]
 async fn a_conflict_is_looked_into() {
     let bench = Bench::new();
-    bench.refuse("delete", Failure::Conflict("UID".into()));
-    bench.world.lock().presence = Ok(Presence::Gone);
+    bench
+        .refuse("delete", Failure::Doubtful { kind: FailureKind::Conflict, message: "UID".into() });
+    bench.world.lock().stored = None;
     bench.run().await;
-    assert_eq!(bench.requests(), ["node", "mark", "delete", "presence"]);
+    assert_eq!(bench.requests(), ["node", "mark", "delete", "pod"]);
     assert_eq!(bench.state(), Some(State::Sent), "another pod has the name: gone");
 
     let bench = Bench::new();
-    bench.refuse("mark", Failure::Conflict("lost a race".into()));
+    bench
+        .refuse("mark", Failure::Doubtful { kind: FailureKind::Invalid, message: "policy".into() });
     bench.run().await;
-    assert_eq!(bench.state(), Some(State::Failing(FailureKind::Conflict)));
+    assert_eq!(bench.state(), Some(State::Failing(FailureKind::Invalid)));
 }
 
 #[tokio::test(start_paused = true)]
@@ -450,11 +467,12 @@ async fn a_deletion_that_was_taken_is_not_sent_twice_while_the_watch_lags() {
     let bench = Bench::new();
     bench.run().await;
     bench.requests();
-    for presence in [Presence::Terminating, Presence::Gone] {
-        bench.world.lock().presence = Ok(presence);
+    let terminating = Pod { class: PodClass::Terminating, ..pod() };
+    for stored in [Some(terminating), None] {
+        bench.world.lock().stored = stored;
         tokio::time::advance(UNTIL_SEEN).await;
         assert_eq!(bench.run().await, Outcome::Again(UNTIL_SEEN));
-        assert_eq!(bench.requests(), ["presence"]);
+        assert_eq!(bench.requests(), ["pod"]);
     }
     assert!((bench.deletions() - 1.0).abs() < f64::EPSILON);
 }
@@ -466,7 +484,7 @@ async fn a_deletion_that_was_taken_and_not_done_is_sent_again() {
     bench.requests();
     tokio::time::advance(UNTIL_SEEN).await;
     bench.run().await;
-    assert_eq!(bench.requests(), ["presence", "node", "delete"]);
+    assert_eq!(bench.requests(), ["pod", "node", "delete"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -476,4 +494,19 @@ async fn a_failed_read_of_the_node_puts_the_eviction_off() {
     bench.run().await;
     assert_eq!(bench.requests(), ["node"]);
     assert_eq!(bench.state(), Some(State::Failing(FailureKind::Server)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_toleration_that_only_the_api_server_knows_of_saves_the_pod() {
+    // The answer to the patch, and a read where no patch is due, have the pod as it is now.
+    for marked in [false, true] {
+        let bench = Bench::new();
+        if marked {
+            bench.world.lock().pod.as_mut().unwrap().disruption = Disruption::ByTaint;
+        }
+        bench.world.lock().spared_when_stored = true;
+        assert_eq!(bench.run().await, Outcome::Again(UNTIL_CAUGHT_UP));
+        assert!(!bench.requests().contains(&"delete"));
+        assert_eq!(bench.state(), Some(State::Unconfirmed));
+    }
 }

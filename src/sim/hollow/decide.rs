@@ -5,7 +5,7 @@ use tracing::debug;
 
 use super::calls::CallError;
 use super::lease;
-use super::lifecycle::{Action, Rules, Step, later};
+use super::lifecycle::{Action, Rules, Site, Step, later};
 use super::node::is_outdated;
 use super::objects::Phase;
 use super::pause::Pause;
@@ -164,7 +164,6 @@ impl State {
                 kubelet.back_at = None;
                 kubelet.conduct.restarting = false;
                 kubelet.status_written = None;
-                kubelet.lease_due = now;
                 self.ask_all_of(name);
             }
             None => {}
@@ -181,7 +180,10 @@ impl State {
         };
         let rules =
             Rules { stop_time: self.options.stop_time, sync_interval: self.options.sync_interval };
-        let action = match tended.worker.next_step(&tended.pod, &kubelet.conduct, rules, now) {
+        let node = self.nodes.get(tended.pod.spec.node_name.as_str());
+        let site =
+            Site { conduct: &kubelet.conduct, taints: node.map_or(&[], |node| &node.spec.taints) };
+        let action = match tended.worker.next_step(&tended.pod, site, rules, now) {
             Step::Rest => return Decision::Rest,
             Step::Wait(until) => return Decision::Wait(until),
             Step::Act(action) => action,

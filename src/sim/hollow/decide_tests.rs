@@ -132,6 +132,7 @@ impl Bed {
                 sent.push(short(&request));
                 self.succeed(request);
             }
+            assert!(sent.len() < 1000, "there is no end to it: {:?}", &sent[990..]);
         }
     }
 
@@ -281,6 +282,16 @@ async fn switches_that_follow_each_other_are_each_written_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_status_that_could_not_be_written_does_not_wait_for_the_next_sync() {
+    let mut bed = Bed::with(HollowNode::new("n1"));
+    bed.work_off();
+    bed.set(Switch::MemoryPressure(true)).await.unwrap();
+    let request = bed.requests().remove(0);
+    bed.fail(request, 500);
+    assert_eq!(count(&bed.pass(1).await, "status n1"), 1);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_request_that_fails_is_sent_again_after_growing_pauses() {
     let mut bed = Bed::with(HollowNode::new("n1"));
     bed.apply(pod("a"));
@@ -411,7 +422,9 @@ async fn a_kubelet_that_restarts_is_silent_and_then_finishes_what_was_deleted() 
 
 #[tokio::test(start_paused = true)]
 async fn a_shutdown_ends_ordinary_pods_before_critical_ones_and_takes_no_new_ones() {
-    let mut bed = Bed::with(HollowNode::new("n1"));
+    let proxy = StaticPod::new("kube-system", "proxy");
+    let mut bed = Bed::with(HollowNode::new("n1").static_pod(proxy));
+    assert_eq!(bed.work_off(), ["create proxy-n1"]);
     bed.apply(pod("plain").running("True", "True"));
     bed.apply(pod("critical").priority(2_000_000_000).running("True", "True"));
     bed.apply(pod("over").phase("Succeeded"));

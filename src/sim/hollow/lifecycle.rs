@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
+use super::admission::{self, Taint};
 use super::objects::{Phase, Pod};
-use super::shutdown::Shutdown;
 use super::switches::{Conduct, Rejection};
 
 /// Times that hold for all nodes.
@@ -20,6 +20,15 @@ pub(super) struct Rules {
     pub(super) stop_time: Duration,
     /// How long somebody else's change of a status stands before it is put right.
     pub(super) sync_interval: Duration,
+}
+
+/// The node of a pod.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Site<'a> {
+    /// How it behaves.
+    pub(super) conduct: &'a Conduct,
+    /// Its taints.
+    pub(super) taints: &'a [Taint],
 }
 
 /// What the kubelet does next with a pod.
@@ -73,10 +82,11 @@ impl Worker {
     pub(super) fn next_step(
         &mut self,
         pod: &Pod,
-        conduct: &Conduct,
+        site: Site<'_>,
         rules: Rules,
         now: Timestamp,
     ) -> Step {
+        let conduct = site.conduct;
         if conduct.is_silent() || self.removed {
             return Step::Rest;
         }
@@ -87,7 +97,7 @@ impl Worker {
             return if due { Step::Act(Action::Remove) } else { Step::Rest };
         }
         if pod.status.phase == Phase::Pending {
-            return Step::Act(arrival(pod, conduct));
+            return Step::Act(arrival(pod, site));
         }
         let shutdown = conduct.shutdown.as_ref();
         let shutdown = shutdown.and_then(|shutdown| shutdown.grace(pod.spec.priority));
@@ -130,17 +140,14 @@ impl Worker {
 }
 
 /// What becomes of a pod that was bound and not yet started.
-fn arrival(pod: &Pod, conduct: &Conduct) -> Action {
+fn arrival(pod: &Pod, site: Site<'_>) -> Action {
     if pod.deletion().is_some() {
         return Action::Finish(Ending::NeverRan);
     }
-    if conduct.shutdown.is_some() {
-        return Action::Reject(Shutdown::rejection());
+    match admission::refusal(pod, site.conduct, site.taints) {
+        Some(rejection) => Action::Reject(rejection),
+        None => Action::Run { ready: pod.readiness_delay().is_zero() },
     }
-    if let Some(rejection) = &conduct.reject {
-        return Action::Reject(rejection.clone());
-    }
-    Action::Run { ready: pod.readiness_delay().is_zero() }
 }
 
 /// Whether a running pod is to be reported ready.
@@ -170,7 +177,7 @@ pub(super) fn later(time: Timestamp, by: Duration) -> Timestamp {
 
 #[cfg(test)]
 mod tests {
-    use super::super::shutdown::ShutdownPlan;
+    use super::super::shutdown::{Shutdown, ShutdownPlan};
     use super::super::switches::Switch;
     use super::super::testing::{PodBuilder, at, pod};
     use super::*;
@@ -188,9 +195,13 @@ mod tests {
         conduct
     }
 
+    fn untainted(conduct: &Conduct) -> Site<'_> {
+        Site { conduct, taints: &[] }
+    }
+
     /// The step of a fresh worker, at a time.
     fn step(pod: PodBuilder, conduct: &Conduct, seconds: i64) -> Step {
-        Worker::default().next_step(&pod.build(), conduct, RULES, at(seconds))
+        Worker::default().next_step(&pod.build(), untainted(conduct), RULES, at(seconds))
     }
 
     fn run(ready: bool) -> Step {
@@ -259,7 +270,7 @@ mod tests {
             let conduct = node(switches);
             let pod = pod("a").running("True", "True").deleted(grace).build();
             let mut worker = Worker::default();
-            let mut next = |now| worker.next_step(&pod, &conduct, RULES, at(now));
+            let mut next = |now| worker.next_step(&pod, untainted(&conduct), RULES, at(now));
             assert_eq!(next(100), Step::Wait(at(100 + seconds)), "{case}");
             assert_eq!(next(99 + seconds), Step::Wait(at(100 + seconds)), "{case}");
             assert_eq!(next(100 + seconds), finish(ending), "{case}");
@@ -271,9 +282,9 @@ mod tests {
         let conduct = node([Switch::IgnoreTerm(true)]);
         let up = || pod("a").running("True", "True");
         let mut worker = Worker::default();
-        let first = worker.next_step(&up().deleted(30).build(), &conduct, RULES, at(0));
+        let first = worker.next_step(&up().deleted(30).build(), untainted(&conduct), RULES, at(0));
         assert_eq!(first, Step::Wait(at(30)));
-        let second = worker.next_step(&up().deleted(5).build(), &conduct, RULES, at(4));
+        let second = worker.next_step(&up().deleted(5).build(), untainted(&conduct), RULES, at(4));
         assert_eq!(second, Step::Wait(at(5)));
     }
 
@@ -282,9 +293,9 @@ mod tests {
         let mut conduct = node([Switch::Silent(true)]);
         let pod = pod("a").running("True", "True").deleted(30).build();
         let mut worker = Worker::default();
-        assert_eq!(worker.next_step(&pod, &conduct, RULES, at(0)), Step::Rest);
+        assert_eq!(worker.next_step(&pod, untainted(&conduct), RULES, at(0)), Step::Rest);
         conduct.apply(Switch::Silent(false), at(500));
-        let back = worker.next_step(&pod, &conduct, RULES, at(500));
+        let back = worker.next_step(&pod, untainted(&conduct), RULES, at(500));
         assert_eq!(back, Step::Wait(at(503)));
     }
 
@@ -292,7 +303,7 @@ mod tests {
     fn nothing_is_done_with_a_pod_that_was_removed() {
         let mut worker = Worker { removed: true, ..Worker::default() };
         let pod = pod("a").phase("Failed").deleted(30).build();
-        assert_eq!(worker.next_step(&pod, &node([]), RULES, at(0)), Step::Rest);
+        assert_eq!(worker.next_step(&pod, untainted(&node([])), RULES, at(0)), Step::Rest);
     }
 
     #[test]
@@ -307,10 +318,10 @@ mod tests {
         let pod = || pod("a").running("True", "False").build();
         let mut worker = Worker::default();
         let mut conduct = node([]);
-        assert_eq!(worker.next_step(&pod(), &conduct, RULES, at(9)), Step::Wait(at(10)));
-        assert_eq!(worker.next_step(&pod(), &conduct, RULES, at(10)), run(true));
+        assert_eq!(worker.next_step(&pod(), untainted(&conduct), RULES, at(9)), Step::Wait(at(10)));
+        assert_eq!(worker.next_step(&pod(), untainted(&conduct), RULES, at(10)), run(true));
         conduct.apply(Switch::Silent(true), at(10));
-        assert_eq!(worker.next_step(&pod(), &conduct, RULES, at(60)), Step::Rest);
+        assert_eq!(worker.next_step(&pod(), untainted(&conduct), RULES, at(60)), Step::Rest);
     }
 
     #[test]
@@ -327,8 +338,8 @@ mod tests {
         let conduct = node([Switch::Shutdown(Some(ShutdownPlan::default()))]);
         let mut worker = Worker::default();
         let pod = up().build();
-        assert_eq!(worker.next_step(&pod, &conduct, RULES, at(0)), Step::Wait(at(3)));
-        let end = worker.next_step(&pod, &conduct, RULES, at(3));
+        assert_eq!(worker.next_step(&pod, untainted(&conduct), RULES, at(0)), Step::Wait(at(3)));
+        let end = worker.next_step(&pod, untainted(&conduct), RULES, at(3));
         assert_eq!(end, finish(Ending::ShutDown));
     }
 
@@ -337,11 +348,11 @@ mod tests {
         let mut conduct = node([Switch::Shutdown(Some(ShutdownPlan::default()))]);
         let mut worker = Worker::default();
         let pod = pod("a").running("True", "True").build();
-        assert_eq!(worker.next_step(&pod, &conduct, RULES, at(0)), Step::Wait(at(3)));
+        assert_eq!(worker.next_step(&pod, untainted(&conduct), RULES, at(0)), Step::Wait(at(3)));
         conduct.apply(Switch::Shutdown(None), at(1));
-        assert_eq!(worker.next_step(&pod, &conduct, RULES, at(3)), Step::Rest);
+        assert_eq!(worker.next_step(&pod, untainted(&conduct), RULES, at(3)), Step::Rest);
         conduct.apply(Switch::Shutdown(Some(ShutdownPlan::default())), at(50));
-        let again = worker.next_step(&pod, &conduct, RULES, at(50));
+        let again = worker.next_step(&pod, untainted(&conduct), RULES, at(50));
         assert_eq!(again, Step::Wait(at(53)), "the time counts anew");
     }
 }

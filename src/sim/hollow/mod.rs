@@ -23,11 +23,13 @@
 //! - `mod`: starting, stopping, registering;
 //! - `watch`, `calls`, `engine`: input and output, with a timeout on every request;
 //! - `state`, `decide`: all that is known, and what to do about it, without I/O;
-//! - `lifecycle`, `shutdown`, `agenda`, `pause`: the next step of a pod, of a node's shutdown; what
-//!   is to be done when;
+//! - `lifecycle`, `admission`, `shutdown`: the next step of a pod, whether it is taken, and how a
+//!   node's shutdown goes on;
+//! - `agenda`, `pause`: what is to be done when;
 //! - `node`, `lease`, `mirror`, `report`: what is written;
 //! - `objects`, `switches`: what is read, what is set.
 
+mod admission;
 mod agenda;
 mod calls;
 mod decide;

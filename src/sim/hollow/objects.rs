@@ -11,6 +11,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use k8s_openapi::{ClusterResourceScope, NamespaceResourceScope};
 use serde::{Deserialize, Deserializer};
 
+use super::admission::{Taint, Toleration};
 use crate::model::Uid;
 
 /// The annotation that makes a pod the shadow of a static pod.
@@ -36,6 +37,7 @@ pub(super) struct PodSpec {
     pub(super) priority: i32,
     pub(super) host_network: bool,
     pub(super) termination_grace_period_seconds: Option<i64>,
+    pub(super) tolerations: Vec<Toleration>,
 }
 
 /// A container, as far as its status repeats it.
@@ -100,7 +102,16 @@ pub(super) struct Node {
     #[serde(deserialize_with = "slim_metadata")]
     pub(super) metadata: ObjectMeta,
     #[serde(default)]
+    pub(super) spec: NodeSpec,
+    #[serde(default)]
     pub(super) status: NodeStatus,
+}
+
+/// What is wanted of the node.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct NodeSpec {
+    pub(super) taints: Vec<Taint>,
 }
 
 /// What was last reported of the node.

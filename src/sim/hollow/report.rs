@@ -101,7 +101,7 @@ pub(super) fn rejected(pod: &Pod, rejection: &Rejection, now: Timestamp) -> Valu
         json!({
             "phase": "Failed",
             "reason": rejection.reason,
-            "message": rejection.message,
+            "message": format!("Pod was rejected: {}", rejection.message),
             "startTime": seconds(now),
         }),
     )
@@ -267,6 +267,7 @@ mod tests {
         let report = rejected(&pod("a").build(), &Rejection::new("OutOfcpu", "no"), at(0));
         assert_eq!(report["status"]["phase"], "Failed");
         assert_eq!(report["status"]["reason"], "OutOfcpu");
+        assert_eq!(report["status"]["message"], "Pod was rejected: no");
         assert!(report["status"].get("containerStatuses").is_none());
     }
 

@@ -35,8 +35,9 @@ struct Store {
     events: broadcast::Sender<(String, Value)>,
     /// Requests other than lists and watches, in short.
     log: Vec<String>,
-    /// Lists and watches.
+    /// Lists and watches, and the lists among them.
     reads: usize,
+    lists: usize,
     /// How many of the next requests fail, and how.
     faults: usize,
     fault: Fault,
@@ -56,6 +57,7 @@ impl FakeApi {
             events: broadcast::channel(1024).0,
             log: Vec::new(),
             reads: 0,
+            lists: 0,
             faults: 0,
             fault: Fault::Silence,
         })))
@@ -156,7 +158,8 @@ impl Store {
         let _ = self.events.send(event);
     }
 
-    fn list(&self, path: &str) -> Answer {
+    fn list(&mut self, path: &str) -> Answer {
+        self.lists += 1;
         let plural = path.rsplit('/').next().unwrap();
         let of = |path: &str| path.rsplit('/').nth(1) == Some(plural);
         let items: Vec<_> =
@@ -286,6 +289,20 @@ async fn a_node_is_registered_with_its_status_and_a_lease_that_it_owns() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_node_that_is_silent_from_the_beginning_is_nothing_but_an_object() {
+    let api = FakeApi::new();
+    let kubelets = HollowKubelets::start(api.client(), options()).await.unwrap();
+    let node = HollowNode::new("n1").with(Switch::Silent(true));
+    kubelets.add_node(node).await.unwrap();
+    sleep(Duration::from_secs(60)).await;
+    assert_eq!(api.get("/api/v1/nodes/n1").unwrap().get("status"), None);
+    assert_eq!(api.0.lock().log.len(), 1, "no status and no lease");
+    kubelets.set("n1", Switch::Silent(false)).await.unwrap();
+    within(1, "reported", || api.get("/api/v1/nodes/n1").unwrap().get("status").is_some()).await;
+    kubelets.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_pod_lives_and_its_deletion_is_carried_out_in_two_writes() {
     let api = FakeApi::new();
     let kubelets = kubelets(&api).await;
@@ -357,6 +374,11 @@ async fn a_watch_that_falls_silent_is_begun_afresh_with_a_list() {
     sleep(Duration::from_millis(10)).await;
     api.put(POD, pod("a").0);
     within(200, "running", || phase(&api).as_deref() == Some("Running")).await;
+    sleep(Duration::from_secs(5)).await;
+    // A watch that was answered may be without news for longer.
+    let lists = api.0.lock().lists;
+    sleep(Duration::from_secs(100)).await;
+    assert_eq!(api.0.lock().lists, lists);
     kubelets.stop().await;
 }
 

@@ -222,6 +222,7 @@ impl State {
     /// Lets go of a node. Its pods stay behind, as those of a machine that is gone.
     pub(super) fn dismiss(&mut self, name: &NodeName) {
         self.kubelets.remove(name);
+        self.held.retain(|work, _| !matches!(work, Work::Node(of, _) if of == name));
     }
 
     /// Takes in what the watch of pods tells.

@@ -29,6 +29,10 @@ pub enum Switch {
     Condition(HollowCondition),
     /// Takes a condition of that type, set before by [`Switch::Condition`], off the node.
     NoCondition(String),
+    /// Pods that arrive while the node has a NoExecute taint that they do not tolerate are rejected.
+    /// A real kubelet does so; here it has to be asked for, since it leaves nothing of such a pod to
+    /// evict.
+    CheckTaints(bool),
     /// Pods that arrive are rejected: Failed at once, with that reason and message.
     Reject(Option<Rejection>),
     /// The machine is about to shut down: Ready=False, arriving pods are rejected and the running
@@ -80,7 +84,7 @@ impl HollowCondition {
 pub struct Rejection {
     /// Reason of the pod's status, such as `OutOfcpu`.
     pub reason: String,
-    /// Message of the pod's status.
+    /// Message of the pod's status, after the words that a kubelet puts before each.
     pub message: String,
 }
 
@@ -101,6 +105,7 @@ pub(super) struct Conduct {
     pub(super) slow_stop: Duration,
     pub(super) ignore_term: bool,
     pub(super) not_ready: bool,
+    pub(super) check_taints: bool,
     pub(super) memory_pressure: bool,
     pub(super) disk_pressure: bool,
     pub(super) pid_pressure: bool,
@@ -136,6 +141,7 @@ impl Conduct {
                 self.conditions.remove(&kind);
                 self.withdrawn.insert(kind);
             }
+            Switch::CheckTaints(on) => self.check_taints = on,
             Switch::Reject(rejection) => self.reject = rejection,
             Switch::Shutdown(plan) => self.shutdown = plan.map(|plan| Shutdown::begin(plan, now)),
         }

@@ -1,11 +1,31 @@
 //! What ostrakon does in a cluster.
 
+mod basics;
+mod evidence;
+mod exact;
+mod identity;
+mod lifecycle;
+mod outages;
 mod outside;
 mod race;
+mod reports;
+mod start;
+mod stop;
 
 use crate::ctx::Scenario;
 
 /// All of them; each module adds its own.
 pub(crate) fn trials() -> Vec<Scenario> {
-    [race::trials()].concat()
+    [
+        basics::trials(),
+        exact::trials(),
+        identity::trials(),
+        lifecycle::trials(),
+        outages::trials(),
+        race::trials(),
+        reports::trials(),
+        start::trials(),
+        stop::trials(),
+    ]
+    .concat()
 }

@@ -9,6 +9,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, Client};
+use ostrakon::controller;
 use serde_json::json;
 
 use crate::ctx::{Ctx, Scenario, trial};
@@ -26,21 +27,22 @@ pub(super) fn trials() -> Vec<Scenario> {
     ]
 }
 
-const NEEDED: [(&str, &str); 11] = [
-    ("get", "nodes"),
-    ("list", "nodes"),
-    ("watch", "nodes"),
-    ("patch", "nodes"),
-    ("get", "pods"),
-    ("list", "pods"),
-    ("watch", "pods"),
-    ("delete", "pods"),
-    ("patch", "pods/status"),
-    ("create", "events"),
-    ("create", "authorization.k8s.io/selfsubjectaccessreviews"),
-];
+/// What anyone may who is known: ask what they may.
+const REVIEW: (&str, &str) = ("create", "authorization.k8s.io/selfsubjectaccessreviews");
 
-const FORBIDDEN: [(&str, &str); 22] = [
+/// The program's own list, and the request by which it looks for it.
+fn needed() -> impl Iterator<Item = (&'static str, String)> {
+    let own = controller::permissions().iter().map(|permission| {
+        let resource = match permission.subresource {
+            "" => permission.resource.to_owned(),
+            subresource => format!("{}/{subresource}", permission.resource),
+        };
+        (permission.verb, resource)
+    });
+    own.chain([(REVIEW.0, REVIEW.1.to_owned())])
+}
+
+const FORBIDDEN: [(&str, &str); 23] = [
     ("update", "nodes"),
     ("delete", "nodes"),
     ("create", "nodes"),
@@ -55,6 +57,7 @@ const FORBIDDEN: [(&str, &str); 22] = [
     ("create", "pods/exec"),
     ("get", "pods/log"),
     ("get", "events"),
+    ("patch", "events"),
     ("delete", "events"),
     ("get", "secrets"),
     ("update", "secrets"),
@@ -67,8 +70,8 @@ const FORBIDDEN: [(&str, &str); 22] = [
 
 async fn ostrakon_may_do_what_it_needs(ctx: &Ctx) -> Result<()> {
     let client = ctx.bed().client_for(User::Ostrakon)?;
-    for (verb, resource) in NEEDED {
-        ensure!(is_allowed(&client, verb, resource).await?, "may not {verb} {resource}");
+    for (verb, resource) in needed() {
+        ensure!(is_allowed(&client, verb, &resource).await?, "may not {verb} {resource}");
     }
     Ok(())
 }
@@ -83,10 +86,10 @@ async fn ostrakon_may_do_nothing_else(ctx: &Ctx) -> Result<()> {
 
 async fn a_stranger_may_do_nothing(ctx: &Ctx) -> Result<()> {
     let client = ctx.bed().client_for(User::Stranger)?;
-    for (verb, resource) in NEEDED.into_iter().chain(FORBIDDEN) {
-        // Anyone who is known may ask what they may.
-        let expected = resource.ends_with("selfsubjectaccessreviews");
-        let allowed = is_allowed(&client, verb, resource).await?;
+    let forbidden = FORBIDDEN.iter().map(|(verb, resource)| (*verb, (*resource).to_owned()));
+    for (verb, resource) in needed().chain(forbidden) {
+        let expected = resource == REVIEW.1;
+        let allowed = is_allowed(&client, verb, &resource).await?;
         ensure!(allowed == expected, "{verb} {resource}: {allowed}");
     }
     Ok(())
