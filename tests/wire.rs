@@ -4,6 +4,8 @@
 //! the streamed list of that one node. `PROPTEST_CASES=100000 cargo test --release --test wire` looks
 //! longer.
 
+#![allow(clippy::unwrap_used)]
+
 use bytes::Bytes;
 use jiff::Timestamp;
 use ostrakon::cluster::{DecodeError, PodDecoder, decode_node, wire};

@@ -18,11 +18,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, timeout};
 
 use super::connect::chain;
-<<<<<<< HEAD
-use super::{Metrics, decode_node, wire};
-=======
-use super::{Metrics, PodDecoder, decode_node};
->>>>>>> main
+use super::{Metrics, PodDecoder, decode_node, wire};
 use crate::model::{Disruption, Node, NodeName, Pod, PodRef, Uid};
 
 /// For how long a write or a single read may take, its answer included. Admission webhooks may
@@ -142,7 +138,7 @@ impl Api {
         let path = format!("{}/status?fieldManager={FIELD_MANAGER}", pod_path(&pod.reference()));
         let label = Label { verb: "patch", resource: "pods/status" };
         let kind = "application/strategic-merge-patch+json";
-        let request = request(Method::PATCH, &path, JSON, Some(kind), &body)?;
+        let request = request(Method::PATCH, &path, wire::MEDIA_TYPE, Some(kind), &body)?;
         let (_, answer) = self.send(label, request, REQUEST_TIMEOUT).await?;
         decoded_pod(&answer)
     }
@@ -180,12 +176,7 @@ impl Api {
     /// See [`RequestError`].
     pub async fn node(&self, name: &NodeName) -> Result<Option<Node>, RequestError> {
         let label = Label { verb: "get", resource: "nodes" };
-<<<<<<< HEAD
-        let body = match self.read(label, &format!("/api/v1/nodes/{name}"), wire::MEDIA_TYPE).await
-        {
-=======
         let body = match self.read(label, &format!("/api/v1/nodes/{name}")).await {
->>>>>>> main
             Err(RequestError::Status(answer)) if answer.code == 404 => return Ok(None),
             other => other?,
         };
@@ -313,7 +304,7 @@ impl Api {
     }
 
     async fn read(&self, label: Label, path: &str) -> Result<Bytes, RequestError> {
-        let request = request(Method::GET, path, JSON, None, &Value::Null)?;
+        let request = request(Method::GET, path, wire::MEDIA_TYPE, None, &Value::Null)?;
         self.send(label, request, REQUEST_TIMEOUT).await.map(|(_, body)| body)
     }
 
@@ -431,9 +422,9 @@ fn unreadable(error: impl std::fmt::Display) -> RequestError {
     RequestError::Body(format!("the answer cannot be read: {error}"))
 }
 
-fn decoded_pod(body: &[u8]) -> Result<Pod, RequestError> {
-    let text = std::str::from_utf8(body).map_err(unreadable)?;
-    let pod = PodDecoder::default().decode(text).map_err(unreadable)?;
+fn decoded_pod(body: &Bytes) -> Result<Pod, RequestError> {
+    let object = wire::open(body, "Pod").map_err(unreadable)?;
+    let pod = PodDecoder::default().decode(&object).map_err(unreadable)?;
     pod.ok_or_else(|| unreadable("the pod is bound to no node"))
 }
 

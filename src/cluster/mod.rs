@@ -13,14 +13,8 @@ mod view;
 pub mod watch;
 pub mod wire;
 
-<<<<<<< HEAD
-pub use api::{Answer, Api, Holder, Mark, Permission, RequestError};
-pub use connect::{ConnectError, connect};
-pub use decode::{DecodeError, PodDecoder, decode_node};
-=======
 pub use api::{Answer, Api, Mark, Permission, RequestError};
 pub use connect::{Cluster, ConnectError, connect};
-pub use decode::{DecodeError, NodeDecoder, PodDecoder, decode_node};
->>>>>>> main
+pub use decode::{DecodeError, PodDecoder, decode_node};
 pub use metrics::Metrics;
 pub use view::{NodeFacts, NodeSeen, PodFacts, PodSeen, View};

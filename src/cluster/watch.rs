@@ -86,14 +86,10 @@ pub enum Source {
 }
 
 /// Lists and watches until the task is dropped. `synced` is called after each complete list.
-<<<<<<< HEAD
 pub async fn run<I: Index>(api: Api, metrics: Metrics, index: I, synced: impl Fn() + Send) {
-    let mut watcher = Watcher { api, metrics, index, streams: true, broken_off: 0 };
-=======
-pub async fn run<I: Index>(api: Api, metrics: Metrics, mut index: I, synced: impl Fn() + Send) {
     // Replicas and resources must not march in step.
     let who = rand::rng().random();
->>>>>>> main
+    let mut watcher = Watcher { api, metrics, index, who, streams: true, broken_off: 0 };
     let mut failures = 0u32;
     loop {
         match watcher.list().await {
@@ -101,11 +97,7 @@ pub async fn run<I: Index>(api: Api, metrics: Metrics, mut index: I, synced: imp
                 failures = 0;
                 watcher.metrics.listed(I::RESOURCE);
                 synced();
-<<<<<<< HEAD
                 watcher.follow(listed).await;
-=======
-                follow(&api, &metrics, &mut index, version, who).await;
->>>>>>> main
             }
             Err(error) => {
                 failures += 1;
@@ -122,6 +114,8 @@ struct Watcher<I> {
     api: Api,
     metrics: Metrics,
     index: I,
+    /// Seed of the jitter of pauses.
+    who: u128,
     /// Whether the server streams lists, as far as is known.
     streams: bool,
     /// How many streamed lists in a row broke off.
@@ -246,168 +240,10 @@ impl<I: Index> Watcher<I> {
         info!(resource = I::RESOURCE, objects = seen.len(), form, "list is complete");
     }
 
-<<<<<<< HEAD
     /// Watches from a list on, and returns when only a new list helps.
     async fn follow(&mut self, listed: Listed) {
         let Listed { mut version, mut stream } = listed;
         let mut failures = 0u32;
-=======
-/// Watches from `version` on, and returns when only a new list helps.
-async fn follow<I: Index>(
-    api: &Api,
-    metrics: &Metrics,
-    index: &mut I,
-    mut version: String,
-    who: u128,
-) {
-    let mut failures = 0u32;
-    loop {
-        let (before, opened) = (version.clone(), Instant::now());
-        let end = watch_once(api, metrics, index, &mut version).await;
-        metrics.connected(I::RESOURCE, false);
-        metrics.watch_ended(I::RESOURCE, end.label());
-        if end == End::Expired {
-            info!(resource = I::RESOURCE, version, "the watch's version has expired; listing anew");
-            return;
-        }
-        // A quiet stream that lasted was no failure.
-        if before == version && opened.elapsed() < LASTED {
-            failures += 1;
-        } else {
-            failures = 0;
-        }
-        match end {
-            End::Closed if failures <= 1 => debug!(resource = I::RESOURCE, "watch was closed"),
-            _ => {
-                let pause = BACKOFF.pause(failures.max(1), who);
-                if failures > 1 {
-                    warn!(
-                        resource = I::RESOURCE,
-                        ?end,
-                        tries = failures,
-                        ?pause,
-                        "watch keeps ending; trying again"
-                    );
-                } else {
-                    info!(resource = I::RESOURCE, ?end, "watch ended; taking it up again");
-                }
-                tokio::time::sleep(pause).await;
-            }
-        }
-    }
-}
-
-async fn watch_once<I: Index>(
-    api: &Api,
-    metrics: &Metrics,
-    index: &mut I,
-    version: &mut String,
-) -> End {
-    let seconds = rand::rng().random_range(WATCH_SECONDS);
-    let query = format!(
-        "watch=true&allowWatchBookmarks=true&timeoutSeconds={seconds}&resourceVersion={version}{}",
-        I::SELECT
-    );
-    let mut body = match api.open_watch(I::RESOURCE, &query, HEADER_TIMEOUT).await {
-        Ok(body) => body,
-        Err(RequestError::Status(answer)) if answer.code == 410 => return End::Expired,
-        Err(error) => return End::Failed(error.to_string()),
-    };
-    metrics.connected(I::RESOURCE, true);
-    let mut lines = Lines::default();
-    loop {
-        match timeout(IDLE_TIMEOUT, lines.next(&mut body)).await {
-            Err(_) => return End::Idle,
-            Ok(Err(error)) => return End::Failed(error),
-            Ok(Ok(None)) => return End::Closed,
-            Ok(Ok(Some(line))) => match take_event(metrics, index, &line) {
-                Ok(Some(newer)) => *version = newer,
-                Ok(None) => {}
-                Err(end) => return end,
-            },
-        }
-    }
-}
-
-#[derive(Deserialize)]
-struct Event<'a> {
-    r#type: &'a str,
-    #[serde(borrow)]
-    object: &'a RawValue,
-}
-
-#[derive(Deserialize)]
-struct Versioned {
-    metadata: VersionedMeta,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct VersionedMeta {
-    resource_version: String,
-}
-
-#[derive(Deserialize)]
-struct ErrorStatus {
-    #[serde(default)]
-    code: u16,
-    #[serde(default)]
-    message: String,
-}
-
-/// Takes one event of a watch and returns the version that it brings the index to.
-fn take_event<I: Index>(
-    metrics: &Metrics,
-    index: &mut I,
-    line: &[u8],
-) -> Result<Option<String>, End> {
-    let event: Event<'_> = serde_json::from_slice(line)
-        .map_err(|error| End::Failed(format!("not a watch event: {}: {error}", excerpt(line))))?;
-    let json = event.object.get();
-    let outcome = match event.r#type {
-        "ADDED" | "MODIFIED" => index.apply(json, Source::Watch).map(|_| ()),
-        "DELETED" => index.delete(json),
-        "BOOKMARK" => Ok(()),
-        "ERROR" => {
-            let status: ErrorStatus = serde_json::from_str(json)
-                .unwrap_or(ErrorStatus { code: 0, message: excerpt(line) });
-            return Err(if status.code == 410 {
-                End::Expired
-            } else {
-                End::Failed(format!("error event {}: {}", status.code, status.message))
-            });
-        }
-        other => return Err(End::Failed(format!("unknown watch event type {other:?}"))),
-    };
-    if let Err(error) = outcome {
-        skipped::<I>(metrics, &error);
-    }
-    Ok(serde_json::from_str::<Versioned>(json).ok().map(|v| v.metadata.resource_version))
-}
-
-fn skipped<I: Index>(metrics: &Metrics, error: &DecodeError) {
-    metrics.undecodable(I::RESOURCE);
-    tracing::error!(
-        resource = I::RESOURCE,
-        object = error.object,
-        reason = error.reason,
-        "object cannot be read and is skipped; what was known of it before stays"
-    );
-}
-
-/// Cuts a body into lines.
-#[derive(Default)]
-struct Lines {
-    buffer: BytesMut,
-    /// How much of the buffer is known to hold no line end.
-    searched: usize,
-}
-
-impl Lines {
-    /// The next line without its end, or `None` at the end of the body. Safe to cancel: what was
-    /// read stays in the buffer.
-    async fn next(&mut self, body: &mut Body) -> Result<Option<Bytes>, String> {
->>>>>>> main
         loop {
             let (before, opened) = (version.clone(), Instant::now());
             let end = match stream.take() {
@@ -435,7 +271,7 @@ impl Lines {
             match end {
                 End::Closed if failures <= 1 => debug!(resource = I::RESOURCE, "watch was closed"),
                 _ => {
-                    let pause = BACKOFF.pause(failures.max(1));
+                    let pause = BACKOFF.pause(failures.max(1), self.who);
                     if failures > 1 {
                         warn!(
                             resource = I::RESOURCE,
