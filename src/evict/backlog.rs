@@ -24,6 +24,7 @@ pub enum State {
     Sent,
 }
 
+impl State {
     /// Its name as a metric label.
     pub fn label(self) -> &'static str {
         match self {
