@@ -16,7 +16,7 @@ fmt: ## check the format; `cargo fmt` mends it
 
 lint: ## clippy over everything, warnings denied
 	$(CARGO) clippy --locked --all-targets
-	$(CARGO) clippy --locked --test e2e --bench cluster # left out of the above, to be run by name only
+	$(CARGO) clippy --locked --test e2e --test upstream --bench cluster # left out of the above, to be run by name only
 
 test: ## unit, property and simulation tests; needs a Rust toolchain and nothing else
 	$(CARGO) test --locked

@@ -13,7 +13,7 @@ use super::audit::{self, Audit, AuditLog};
 use super::binaries::{Binaries, Etcd, Launch};
 use super::component::{Component, How};
 use super::fault_proxy::FaultProxy;
-use super::process::{Leash, Program};
+use super::process::{Leash, Process, Program};
 use super::users::{self, User, Users};
 use super::{manifests, ports, wait};
 
@@ -337,6 +337,11 @@ impl Bed {
     /// Leaves the folder where it is when the bed goes.
     pub fn keep_folder(&self) {
         self.folder.lock().disable_cleanup(true);
+    }
+
+    /// Starts a program beside the control plane. It ends with its value.
+    pub fn start_program(&self, program: &Program) -> Result<Process> {
+        Process::start(program, &self.leash)
     }
 
     pub(super) fn leash(&self) -> &Leash {
