@@ -261,7 +261,13 @@ fn kubectl_works_on_what_it_serves() {
     demo.next(|line| line["event"] == "untainted" && line["taint"] == "mine");
     let drained = kubectl("drain node-03 --ignore-daemonsets --timeout=60s");
     assert!(drained.contains("node/node-03 drained"), "{drained}");
+    // Twice, as some do: to the process and to its group.
     demo.interrupt();
+    demo.interrupt();
+    for line in demo.lines.by_ref() {
+        let line = line.unwrap();
+        assert!(!line.contains("wrong"), "a drain is nothing wrong: {line}");
+    }
     let (code, said) = demo.end();
     assert_eq!(code, Some(0), "{said}");
 }
