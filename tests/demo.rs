@@ -177,7 +177,7 @@ fn what_makes_no_sense_is_refused_in_a_line() {
         (&["--pods", "many"], "such as 6000"),
         (&["--nodes", "10", "--pods", "2000"], "give --pods 1000 at the most"),
         (&["--serve", "0.0.0.0:6443"], "such as 127.0.0.1:6443"),
-        (&["--log-level", "a=b=c"], "give error, warn, info or debug"),
+        (&["--log-level", "a=b=c"], "give off, error, warn, info, debug or trace"),
         (&["--faster"], "unexpected argument"),
     ] {
         let output = run(&[&["demo"], arguments].concat());
