@@ -204,7 +204,13 @@ impl Bed {
     /// A new proxy in front of the API server, without any faults yet. What it does by chance
     /// follows from `seed`.
     pub async fn fault_proxy(&self, seed: u64) -> Result<FaultProxy> {
-        FaultProxy::start(&self.place.config()?, seed).await
+        FaultProxy::start(&self.place.config()?, seed, None).await
+    }
+
+    /// As [`Bed::fault_proxy`], for a client that does not say who it is: `user`.
+    pub async fn fault_proxy_for(&self, user: User, seed: u64) -> Result<FaultProxy> {
+        let authorization = format!("Bearer {}", self.place.users.token(user)).parse()?;
+        FaultProxy::start(&self.place.config()?, seed, Some(authorization)).await
     }
 
     /// A namespace and nodes for one test.

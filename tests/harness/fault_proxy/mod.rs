@@ -100,8 +100,15 @@ impl Drop for FaultProxy {
 }
 
 impl FaultProxy {
-    pub(super) async fn start(upstream: &kube::Config, seed: u64) -> Result<Self> {
+    /// With `authorization`, it speaks for that user where a client names none: Go's clients keep
+    /// their tokens to themselves where there is no TLS.
+    pub(super) async fn start(
+        upstream: &kube::Config,
+        seed: u64,
+        authorization: Option<HeaderValue>,
+    ) -> Result<Self> {
         let upstream = Arc::new(Upstream {
+            authorization,
             client: Client::builder(TokioExecutor::new()).build(upstream.rustls_https_connector()?),
             base: upstream.cluster_url.clone(),
         });
@@ -261,6 +268,7 @@ impl State {
             }
             Some(Fault::Answer(answer)) => Ok(made_up(&answer)?),
             Some(Fault::WatchError(answer)) => Ok(watch_error(&answer)?),
+            Some(Fault::Garbage(text)) => Ok(json_response(StatusCode::OK, text.into())),
             Some(Fault::Hang) => std::future::pending().await,
             Some(Fault::Cut) => Err(Cut.into()),
             Some(Fault::Silence(duration)) => {
@@ -345,6 +353,7 @@ impl Held {
 
 #[derive(Debug)]
 struct Upstream<C> {
+    authorization: Option<HeaderValue>,
     client: Client<C, Full<Bytes>>,
     base: Uri,
 }
@@ -361,6 +370,9 @@ where
         uri.path_and_query = head.uri.into_parts().path_and_query;
         head.uri = Uri::from_parts(uri)?;
         strip(&mut head.headers);
+        if let Some(authorization) = &self.authorization {
+            head.headers.entry(header::AUTHORIZATION).or_insert_with(|| authorization.clone());
+        }
         // The body is whole now, and its length is known.
         head.headers.remove(header::CONTENT_LENGTH);
         let mut answer = self.client.request(Request::from_parts(head, Full::new(body))).await?;
