@@ -3,7 +3,7 @@
 CARGO ?= cargo
 CONTROL_PLANE := tests/control-plane/build
 
-.PHONY: help demo fmt lint test doc control-plane e2e e2e-upstream bench deny ci
+.PHONY: help demo fmt lint test doc control-plane e2e e2e-upstream compare bench deny ci
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "%-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,6 +32,9 @@ e2e: control-plane ## scenarios on a real control plane; skipped without Go
 
 e2e-upstream: control-plane ## Kubernetes' own NoExecute cases, with and without ostrakon; skipped without Go
 	$(CARGO) test --locked --test upstream
+
+compare: control-plane ## the built-in manager under the faults of e2e, for its figures
+	$(CARGO) test --locked --test e2e -- --ignored
 
 bench: ## Criterion benchmarks
 	$(CARGO) bench --locked
