@@ -33,14 +33,10 @@ e2e: control-plane ## scenarios on a real control plane; skipped without Go
 e2e-upstream: control-plane ## Kubernetes' own NoExecute cases, with and without ostrakon; skipped without Go
 	$(CARGO) test --locked --test upstream
 
-<<<<<<< HEAD
 compare: control-plane ## the built-in manager under the faults of e2e, for its figures
 	$(CARGO) test --locked --test e2e -- --ignored
 
-bench: ## Criterion benchmarks
-=======
 bench: ## benchmarks of the parts, in-process; minutes
->>>>>>> wt/bench
 	$(CARGO) bench --locked
 
 # Cluster size, and how often each is measured. 5,000 nodes of 30 pods want 10 GiB and 20 minutes.
