@@ -7,17 +7,18 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE, DATE, RETRY_AFTER};
-use http::{Method, Request, Response, StatusCode};
+use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Limited};
 use jiff::Timestamp;
 use kube::Client;
 use kube::client::Body;
+use prost::Message;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout};
 
 use super::connect::chain;
-use super::{Metrics, PodDecoder, decode_node};
+use super::{Metrics, PodDecoder, decode_node, wire};
 use crate::model::{Disruption, Node, NodeName, Pod, PodRef, Uid};
 
 /// For how long a write or a single read may take, its answer included. Admission webhooks may
@@ -28,6 +29,8 @@ const LARGEST_ANSWER: usize = 256 << 20;
 /// How a small answer is asked for; the server falls back to the second where it has no first.
 const SMALL: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
 const JSON: &str = "application/json";
+/// For how long the beginning of an answer of the wrong form is waited for, to quote it.
+const EXCERPT_TIMEOUT: Duration = Duration::from_secs(1);
 const FIELD_MANAGER: &str = "ostrakon";
 
 /// Access to the API server. Clones share the connections and the counters.
@@ -135,7 +138,7 @@ impl Api {
         let path = format!("{}/status?fieldManager={FIELD_MANAGER}", pod_path(&pod.reference()));
         let label = Label { verb: "patch", resource: "pods/status" };
         let kind = "application/strategic-merge-patch+json";
-        let request = request(Method::PATCH, &path, JSON, Some(kind), &body)?;
+        let request = request(Method::PATCH, &path, wire::MEDIA_TYPE, Some(kind), &body)?;
         let (_, answer) = self.send(label, request, REQUEST_TIMEOUT).await?;
         decoded_pod(&answer)
     }
@@ -151,7 +154,7 @@ impl Api {
             "preconditions": {"uid": pod.uid.to_string()},
         });
         let label = Label { verb: "delete", resource: "pods" };
-        self.write(label, Method::DELETE, &pod_path(pod), JSON, &body).await.map(drop)
+        self.write(label, Method::DELETE, &pod_path(pod), JSON, &body).await
     }
 
     /// The pod that has this pod's name now, or `None` if the name is free.
@@ -177,8 +180,8 @@ impl Api {
             Err(RequestError::Status(answer)) if answer.code == 404 => return Ok(None),
             other => other?,
         };
-        let text = std::str::from_utf8(&body).map_err(unreadable)?;
-        decode_node(text).map(Some).map_err(unreadable)
+        let object = wire::open(&body, "Node").map_err(unreadable)?;
+        decode_node(&object).map(Some).map_err(unreadable)
     }
 
     /// Writes the record of the node's taints, or removes it with `None`. Refused with 422 if
@@ -198,7 +201,7 @@ impl Api {
         let path = format!("/api/v1/nodes/{name}?fieldManager={FIELD_MANAGER}");
         let label = Label { verb: "patch", resource: "nodes" };
         let kind = "application/merge-patch+json";
-        self.write(label, Method::PATCH, &path, kind, &body).await.map(drop)
+        self.write(label, Method::PATCH, &path, kind, &body).await
     }
 
     /// Creates an event (core/v1) in its namespace.
@@ -208,7 +211,7 @@ impl Api {
     pub async fn create_event(&self, namespace: &str, event: &Value) -> Result<(), RequestError> {
         let path = format!("/api/v1/namespaces/{namespace}/events?fieldManager={FIELD_MANAGER}");
         let label = Label { verb: "create", resource: "events" };
-        self.write(label, Method::POST, &path, JSON, event).await.map(drop)
+        self.write(label, Method::POST, &path, JSON, event).await
     }
 
     /// Whether the credentials in use have a right, cluster-wide.
@@ -255,7 +258,7 @@ impl Api {
         within: Duration,
     ) -> Result<Bytes, RequestError> {
         let path = format!("/api/v1/{resource}?{query}");
-        let request = request(Method::GET, &path, JSON, None, &Value::Null)?;
+        let request = request(Method::GET, &path, wire::MEDIA_TYPE, None, &Value::Null)?;
         let (_, body) = self.send(Label { verb: "list", resource }, request, within).await?;
         Ok(body)
     }
@@ -269,21 +272,27 @@ impl Api {
     ) -> Result<Body, RequestError> {
         let label = Label { verb: "watch", resource };
         let path = format!("/api/v1/{resource}?{query}");
-        let request = request(Method::GET, &path, JSON, None, &Value::Null)?;
+        let request = request(Method::GET, &path, wire::WATCH_MEDIA_TYPE, None, &Value::Null)?;
         let start = Instant::now();
         let opened = async {
             let response = self.client.send(request).await.map_err(transport)?;
-            if response.status().is_success() {
-                Ok(response.into_body())
-            } else {
-                Err(refusal(response).await)
+            if !response.status().is_success() {
+                return Err(refusal(response).await);
             }
+            let other = other_form(response.headers());
+            let mut body = response.into_body();
+            let Some(other) = other else { return Ok(body) };
+            let first = timeout(EXCERPT_TIMEOUT, body.frame()).await.ok().flatten();
+            let first = first.and_then(Result::ok).and_then(|frame| frame.into_data().ok());
+            Err(wrong_form(&other, &first.unwrap_or_default()))
         };
         let result = timeout(within, opened).await.unwrap_or(Err(RequestError::Timeout(within)));
         self.count(label, result.as_ref().map(|_| StatusCode::OK), start);
         result
     }
 
+    /// Sends a write. Success that does not come as an object of the API is not the API server's
+    /// word but that of something in between, and nothing was written.
     async fn write(
         &self,
         label: Label,
@@ -291,13 +300,24 @@ impl Api {
         path: &str,
         content: &'static str,
         body: &Value,
-    ) -> Result<Bytes, RequestError> {
+    ) -> Result<(), RequestError> {
+        #[derive(Deserialize)]
+        struct Object {
+            kind: String,
+        }
         let request = request(method, path, SMALL, Some(content), body)?;
-        self.send(label, request, REQUEST_TIMEOUT).await.map(|(_, body)| body)
+        let (_, answer) = self.send(label, request, REQUEST_TIMEOUT).await?;
+        match serde_json::from_slice::<Object>(&answer) {
+            Ok(object) if !object.kind.is_empty() => Ok(()),
+            _ => {
+                let begin = String::from_utf8_lossy(&answer[..answer.len().min(120)]);
+                Err(unreadable(format!("it is no object of the API but {begin:?}")))
+            }
+        }
     }
 
     async fn read(&self, label: Label, path: &str) -> Result<Bytes, RequestError> {
-        let request = request(Method::GET, path, JSON, None, &Value::Null)?;
+        let request = request(Method::GET, path, wire::MEDIA_TYPE, None, &Value::Null)?;
         self.send(label, request, REQUEST_TIMEOUT).await.map(|(_, body)| body)
     }
 
@@ -309,6 +329,7 @@ impl Api {
         within: Duration,
     ) -> Result<(Response<()>, Bytes), RequestError> {
         let start = Instant::now();
+        let form = request.headers().get(ACCEPT).cloned();
         let exchange = async {
             let response = self.client.send(request).await.map_err(transport)?;
             if !response.status().is_success() {
@@ -316,8 +337,13 @@ impl Api {
             }
             let (head, body) = response.into_parts();
             let body = Limited::new(body, LARGEST_ANSWER).collect().await;
-            let body = body.map_err(|error| RequestError::Transport(chain(&*error)))?;
-            Ok((Response::from_parts(head, ()), body.to_bytes()))
+            let body = body.map_err(|error| RequestError::Transport(chain(&*error)))?.to_bytes();
+            match other_form(&head.headers) {
+                Some(other) if form.is_some_and(|form| form == wire::MEDIA_TYPE) => {
+                    Err(wrong_form(&other, &body))
+                }
+                _ => Ok((Response::from_parts(head, ()), body)),
+            }
         };
         let result = timeout(within, exchange).await.unwrap_or(Err(RequestError::Timeout(within)));
         self.count(label, result.as_ref().map(|(head, _)| head.status()), start);
@@ -351,6 +377,22 @@ fn request(
     builder.body(body).map_err(|error| RequestError::Transport(error.to_string()))
 }
 
+/// The media type of an answer, if it is said to be other than protobuf.
+fn other_form(headers: &HeaderMap) -> Option<String> {
+    let said = String::from_utf8_lossy(headers.get(CONTENT_TYPE)?.as_bytes());
+    let essence = said.split(';').next().unwrap_or_default().trim();
+    (!essence.eq_ignore_ascii_case(wire::MEDIA_TYPE)).then(|| said.clone().into_owned())
+}
+
+fn wrong_form(other: &str, body: &[u8]) -> RequestError {
+    RequestError::Body(format!(
+        "the answer is {other} instead of {}; is there a proxy that answers in the API server's \
+         place? It begins with {}",
+        wire::MEDIA_TYPE,
+        wire::excerpt(body)
+    ))
+}
+
 /// Reads the Status of a refusal, whatever form it has.
 async fn refusal(response: Response<Body>) -> RequestError {
     #[derive(Default, Deserialize)]
@@ -365,10 +407,14 @@ async fn refusal(response: Response<Body>) -> RequestError {
     let retry_after = header.and_then(|text| text.parse().ok()).map(Duration::from_secs);
     let body = Limited::new(response.into_body(), 1 << 20).collect().await;
     let body = body.map(http_body_util::Collected::to_bytes).unwrap_or_default();
-    let status: Status = serde_json::from_slice(&body).unwrap_or_else(|_| Status {
-        reason: String::new(),
-        message: String::from_utf8_lossy(&body[..body.len().min(200)]).into_owned(),
-    });
+    let protobuf = wire::open(&body, "Status").ok().and_then(|s| wire::Status::decode(s).ok());
+    let status = match protobuf {
+        Some(status) => Status { reason: status.reason, message: status.message },
+        None => serde_json::from_slice(&body).unwrap_or_else(|_| Status {
+            reason: String::new(),
+            message: String::from_utf8_lossy(&body[..body.len().min(200)]).into_owned(),
+        }),
+    };
     RequestError::Status(Answer {
         code,
         reason: status.reason,
@@ -389,9 +435,9 @@ fn unreadable(error: impl std::fmt::Display) -> RequestError {
     RequestError::Body(format!("the answer cannot be read: {error}"))
 }
 
-fn decoded_pod(body: &[u8]) -> Result<Pod, RequestError> {
-    let text = std::str::from_utf8(body).map_err(unreadable)?;
-    let pod = PodDecoder::default().decode(text).map_err(unreadable)?;
+fn decoded_pod(body: &Bytes) -> Result<Pod, RequestError> {
+    let object = wire::open(body, "Pod").map_err(unreadable)?;
+    let pod = PodDecoder::default().decode(&object).map_err(unreadable)?;
     pod.ok_or_else(|| unreadable("the pod is bound to no node"))
 }
 
@@ -402,4 +448,46 @@ fn pod_path(pod: &PodRef) -> String {
 /// As the API stores times: whole seconds, UTC.
 fn seconds(moment: Timestamp) -> String {
     Timestamp::from_second(moment.as_second()).unwrap_or(moment).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use prometheus::Registry;
+    use tower::service_fn;
+
+    use super::*;
+    use crate::model::build::pod;
+
+    /// What a deletion comes to that is answered like this.
+    async fn delete(code: u16, answer: &'static str) -> Result<(), RequestError> {
+        let service = service_fn(move |_: Request<Body>| async move {
+            let response =
+                Response::builder().status(code).body(Body::from(answer.as_bytes().to_vec()));
+            Ok::<_, Infallible>(response.unwrap())
+        });
+        let metrics = Metrics::register(&Registry::new()).unwrap();
+        let api = Api::new(Client::new(service, "default"), metrics);
+        api.delete_pod(&pod("a").reference()).await
+    }
+
+    #[tokio::test]
+    async fn success_is_an_object_of_the_api() {
+        for answer in [
+            r#"{"kind":"Status","apiVersion":"v1","status":"Success"}"#,
+            r#"{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":{}}"#,
+            r#"{"kind":"Pod","apiVersion":"v1"}"#,
+        ] {
+            assert_eq!(delete(200, answer).await, Ok(()));
+        }
+    }
+
+    #[tokio::test]
+    async fn what_something_in_between_calls_success_is_none() {
+        for answer in ["", "<html>sign in</html>", "{}", "[]", r#"{"kind":""}"#, "null"] {
+            let outcome = delete(200, answer).await;
+            assert!(matches!(outcome, Err(RequestError::Body(_))), "{answer}: {outcome:?}");
+        }
+    }
 }

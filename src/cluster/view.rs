@@ -5,11 +5,16 @@
 //! the pods" safe: a pod that is missing from the list when a node is judged is inserted later,
 //! meets the taints that are stored by then, and is judged itself.
 //!
+//! Most versions that come in say nothing new (heartbeats, container statuses): they leave what is
+//! stored as it is, so that they cost no memory and move none.
+//!
 //! No guard of the map leaves this module; everything handed out is a shared copy.
 
+use std::borrow::Borrow;
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use ahash::{AHashMap, AHashSet, RandomState};
+use ahash::{AHashSet, RandomState};
 use dashmap::DashMap;
 
 use crate::model::{Anchors, Node, NodeName, Pod, Uid};
@@ -25,8 +30,32 @@ struct Entry {
     /// Absent while pods are known of a node that is not.
     node: Option<Arc<Node>>,
     anchors: Arc<Anchors>,
-    pods: AHashMap<Uid, Arc<Pod>>,
+    pods: AHashSet<ByUid>,
 }
+
+/// A pod in a set in which its UID finds it: a map would hold each UID twice.
+#[derive(Debug)]
+struct ByUid(Arc<Pod>);
+
+impl Borrow<Uid> for ByUid {
+    fn borrow(&self) -> &Uid {
+        &self.0.uid
+    }
+}
+
+impl Hash for ByUid {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.uid.hash(state);
+    }
+}
+
+impl PartialEq for ByUid {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.uid == other.0.uid
+    }
+}
+
+impl Eq for ByUid {}
 
 /// A node with all its pods.
 #[derive(Clone, Debug)]
@@ -100,7 +129,8 @@ impl View {
         if !anchors_same {
             entry.anchors = Arc::new(anchors);
         }
-        entry.node = Some(Arc::new(node));
+        let unchanged = before.filter(|before| **before == node);
+        entry.node = Some(unchanged.unwrap_or_else(|| Arc::new(node)));
         seen
     }
 
@@ -149,13 +179,16 @@ impl View {
     pub fn apply_pod(&self, pod: Pod) -> PodSeen {
         let mut entry = self.nodes.entry(pod.node.clone()).or_default();
         let tainted = entry.node.as_ref().is_some_and(|node| !node.taints.is_empty());
-        let uid = pod.uid;
-        let judged_alike = entry.pods.get(&uid).is_some_and(|before| {
-            before.tolerations == pod.tolerations
+        let mut judged_alike = false;
+        if let Some(ByUid(before)) = entry.pods.get(&pod.uid) {
+            if **before == pod {
+                return PodSeen::Unimportant;
+            }
+            judged_alike = before.tolerations == pod.tolerations
                 && before.bound == pod.bound
-                && before.class == pod.class
-        });
-        entry.pods.insert(uid, Arc::new(pod));
+                && before.class == pod.class;
+        }
+        entry.pods.replace(ByUid(Arc::new(pod)));
         if tainted && !judged_alike { PodSeen::Changed } else { PodSeen::Unimportant }
     }
 
@@ -164,7 +197,7 @@ impl View {
         let Some(mut entry) = self.nodes.get_mut(node) else {
             return false;
         };
-        let known = entry.pods.remove(&uid).is_some();
+        let known = entry.pods.remove(&uid);
         let empty = entry.pods.is_empty() && entry.node.is_none();
         drop(entry);
         if empty {
@@ -178,7 +211,7 @@ impl View {
         self.nodes.get(name).map(|entry| NodeFacts {
             node: entry.node.clone(),
             anchors: Arc::clone(&entry.anchors),
-            pods: entry.pods.values().cloned().collect(),
+            pods: entry.pods.iter().map(|ByUid(pod)| Arc::clone(pod)).collect(),
         })
     }
 
@@ -191,7 +224,7 @@ impl View {
     /// A pod with its node, or `None` if that pod is not known on that node.
     pub fn pod(&self, node: &NodeName, uid: Uid) -> Option<PodFacts> {
         self.nodes.get(node).and_then(|entry| {
-            entry.pods.get(&uid).map(|pod| PodFacts {
+            entry.pods.get(&uid).map(|ByUid(pod)| PodFacts {
                 pod: Arc::clone(pod),
                 node: entry.node.clone(),
                 anchors: Arc::clone(&entry.anchors),
@@ -214,8 +247,9 @@ impl View {
             .iter()
             .flat_map(|entry| {
                 let node = entry.key().clone();
-                let gone = entry.pods.keys().filter(|uid| !seen.contains(*uid));
-                gone.map(|uid| (node.clone(), *uid)).collect::<Vec<_>>()
+                let uids = entry.pods.iter().map(|ByUid(pod)| pod.uid);
+                let gone = uids.filter(|uid| !seen.contains(uid));
+                gone.map(|uid| (node.clone(), uid)).collect::<Vec<_>>()
             })
             .collect()
     }
@@ -301,6 +335,28 @@ mod tests {
         let marked = Pod { disruption: Disruption::ByTaint, generation: 2, ..pod(8) };
         assert_eq!(view.apply_pod(pod(8)), PodSeen::Changed);
         assert_eq!(view.apply_pod(marked), PodSeen::Unimportant);
+    }
+
+    #[test]
+    fn a_version_that_says_nothing_new_leaves_what_is_stored_as_it_is() {
+        let view = View::default();
+        let name = NodeName::from("n1");
+        view.apply_node(node(1, &["a"]), same);
+        view.apply_pod(pod(7));
+        let before = view.node(&name).unwrap();
+        view.apply_node(node(1, &["a"]), same);
+        view.apply_pod(pod(7));
+        let after = view.node(&name).unwrap();
+        assert!(Arc::ptr_eq(&before.node.unwrap(), &after.node.unwrap()));
+        assert!(Arc::ptr_eq(&before.anchors, &after.anchors));
+        assert!(Arc::ptr_eq(&before.pods[0], &after.pods[0]));
+        // What no verdict depends on, but a request does, is stored all the same.
+        view.apply_pod(Pod { disruption: Disruption::ByTaint, generation: 2, ..pod(7) });
+        let stored = view.pod(&name, Uid(7)).unwrap().pod;
+        assert_eq!((stored.disruption, stored.generation), (Disruption::ByTaint, 2));
+        let ready = Ready { status: ReadyStatus::False, since: None };
+        view.apply_node(Node { ready, ..node(1, &["a"]) }, same);
+        assert_eq!(view.node(&name).unwrap().node.unwrap().ready, ready);
     }
 
     #[test]

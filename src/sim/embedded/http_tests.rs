@@ -3,6 +3,8 @@
 use std::future::Future;
 use std::time::Duration;
 
+use ahash::AHashSet;
+use bytes::Bytes;
 use futures::{AsyncBufReadExt, StreamExt, TryStreamExt};
 use http::Request;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -19,6 +21,9 @@ use serde_json::{Value, json};
 
 use super::{Embedded, Fault, Options, Resource, Rule, Verb};
 use crate::clock::Clock;
+use crate::cluster::watch::{self, Index, Source};
+use crate::cluster::{self, DecodeError, PodDecoder};
+use crate::model::Uid;
 
 fn cluster() -> Embedded {
     let noon = "2026-01-01T12:00:00Z".parse().unwrap();
@@ -506,4 +511,61 @@ async fn the_kubeconfig_leads_to_the_cluster() {
     let config = Config::from_custom_kubeconfig(kubeconfig, &options).await.unwrap();
     let client = Client::try_from(config).unwrap();
     assert_eq!(client.apiserver_version().await.unwrap().minor, "36");
+}
+
+/// Tells what ostrakon's own watch brings in.
+struct Told {
+    decoder: PodDecoder,
+    tell: tokio::sync::mpsc::UnboundedSender<String>,
+}
+
+impl Told {
+    fn pod(&mut self, object: &Bytes, event: &str) -> Result<Uid, DecodeError> {
+        let pod = self.decoder.decode(object)?.expect("bound to a node");
+        self.tell.send(format!("{event} {} on {}", pod.reference(), pod.node)).unwrap();
+        Ok(pod.uid)
+    }
+}
+
+impl Index for Told {
+    const RESOURCE: &str = "pods";
+    const KIND: &str = "Pod";
+    const SELECT: &str = "&fieldSelector=spec.nodeName!%3D";
+
+    fn apply(&mut self, object: &Bytes, by: Source) -> Result<Uid, DecodeError> {
+        self.pod(object, &format!("{by:?}:"))
+    }
+
+    fn delete(&mut self, object: &Bytes) -> Result<(), DecodeError> {
+        self.pod(object, "gone:").map(drop)
+    }
+
+    fn retain(&mut self, seen: &AHashSet<Uid>) {
+        self.tell.send(format!("{} in all", seen.len())).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn ostrakon_lists_and_watches_in_protobuf_streamed_and_in_pages() {
+    for streaming_lists in [true, false] {
+        let options = Options { streaming_lists, ..Options::default() };
+        let cluster = Embedded::new(Clock::system(), options);
+        add_pod(&cluster, "a", "n1");
+        add_pod(&cluster, "unbound", "");
+        let metrics = cluster::Metrics::register(&prometheus::Registry::new()).unwrap();
+        let api = cluster::Api::new(cluster.client(), metrics.clone());
+        let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+        let index = Told { decoder: PodDecoder::default(), tell };
+        let watching = tokio::spawn(watch::run(api, metrics, index, || ()));
+        let mut next = async || soon(told.recv()).await.expect("the watch ended");
+        assert_eq!(next().await, "List: default/a on n1");
+        assert_eq!(next().await, "1 in all");
+        add_pod(&cluster, "b", "n2");
+        assert_eq!(next().await, "Watch: default/b on n2");
+        let options = super::DeleteOptions { grace_period_seconds: Some(0), ..Default::default() };
+        cluster.store().delete(Resource::Pods, "default", "a", &options).unwrap();
+        assert_eq!(next().await, "Watch: default/a on n1", "it is terminating");
+        assert_eq!(next().await, "gone: default/a on n1");
+        watching.abort();
+    }
 }

@@ -27,6 +27,7 @@ use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::Connect;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use kube::client::ConfigExt as _;
+use ostrakon::cluster::wire;
 use parking_lot::Mutex;
 use rand::SeedableRng as _;
 use rand::rngs::StdRng;
@@ -266,7 +267,8 @@ impl State {
                 Ok(self.deliver(answer, info))
             }
             Some(Fault::Answer(answer)) => Ok(made_up(&answer)?),
-            Some(Fault::WatchError(answer)) => Ok(watch_error(&answer)?),
+            Some(Fault::WatchError(answer)) => Ok(watch_error(&answer, request.headers())?),
+            Some(Fault::Garbage(text)) => Ok(json_response(StatusCode::OK, text.into())),
             Some(Fault::Hang) => std::future::pending().await,
             Some(Fault::Cut) => Err(Cut.into()),
             Some(Fault::Silence(duration)) => {
@@ -408,18 +410,28 @@ fn made_up(answer: &Answer) -> Result<Answered> {
     Ok(response)
 }
 
-fn watch_error(answer: &Answer) -> Result<Answered> {
+/// A watch that begins with an error event, in the form that the client asked for.
+fn watch_error(answer: &Answer, asked: &HeaderMap) -> Result<Answered> {
+    let accept = asked.get(header::ACCEPT).map_or("".as_bytes(), HeaderValue::as_bytes);
+    if accept == wire::WATCH_MEDIA_TYPE.as_bytes() {
+        let status = wire::seal("Status", &answer.wire_status());
+        let event = wire::frame("ERROR", status);
+        return Ok(response_of(wire::WATCH_MEDIA_TYPE, StatusCode::OK, event));
+    }
     let event = json!({ "type": "ERROR", "object": answer.status() });
     let line = serde_json::to_string(&event).context("write a watch event")? + "\n";
     Ok(json_response(StatusCode::OK, line.into()))
 }
 
 fn json_response(status: StatusCode, body: Bytes) -> Answered {
+    response_of("application/json", status, body)
+}
+
+fn response_of(form: &'static str, status: StatusCode, body: Bytes) -> Answered {
     let body = Full::new(body).map_err(|never: Infallible| match never {});
     let mut response = Response::new(UnsyncBoxBody::new(body));
     *response.status_mut() = status;
-    let json = HeaderValue::from_static("application/json");
-    response.headers_mut().insert(header::CONTENT_TYPE, json);
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(form));
     response
 }
 

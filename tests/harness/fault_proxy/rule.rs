@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use hyper::body::Bytes;
+use ostrakon::cluster::wire;
 use parking_lot::Mutex;
 use rand::Rng as _;
 use rand::rngs::StdRng;
@@ -143,6 +144,15 @@ impl Answer {
         })
     }
 
+    /// The same as protobuf, without the details.
+    pub(super) fn wire_status(&self) -> wire::Status {
+        wire::Status {
+            message: self.message.clone(),
+            reason: reason(self.code).to_owned(),
+            code: self.code.into(),
+        }
+    }
+
     pub(super) fn body(&self) -> Bytes {
         self.status().to_string().into()
     }
@@ -171,6 +181,8 @@ fn reason(code: u16) -> &'static str {
 pub enum Fault {
     /// Not forwarded; this is the answer.
     Answer(Answer),
+    /// Not forwarded; success with this body, as from a proxy that knows nothing of Kubernetes.
+    Garbage(&'static str),
     /// Forwarded late.
     Delay(Duration),
     /// Not forwarded, never answered; the connection stays open.

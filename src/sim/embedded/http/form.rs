@@ -4,11 +4,12 @@ use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
-use super::events;
 use super::route::View;
-use super::table;
+use super::{events, protobuf, table};
+use crate::cluster::wire;
 use crate::sim::embedded::error::ApiError;
 use crate::sim::embedded::object::at;
+use crate::sim::embedded::resource::Resource;
 use jiff::Timestamp;
 
 /// The form of an answer.
@@ -20,6 +21,8 @@ pub(super) enum Form {
     Metadata,
     /// A `Table`, with this in each row.
     Table(Rows),
+    /// Protobuf, as far as ostrakon reads it.
+    Protobuf,
 }
 
 /// What a row of a table carries beside its cells.
@@ -31,9 +34,18 @@ pub(super) enum Rows {
 }
 
 impl Form {
-    /// The first form that the `Accept` header names and that is served here.
-    pub(super) fn accepted(header: Option<&str>, include_object: &str) -> Result<Self, ApiError> {
+    /// The first form that the `Accept` header names and that is served here. Protobuf is given
+    /// only to who takes nothing else.
+    pub(super) fn accepted(
+        header: Option<&str>,
+        include_object: &str,
+        resource: Resource,
+    ) -> Result<Self, ApiError> {
         let header = header.unwrap_or("*/*");
+        if matches!(header, wire::MEDIA_TYPE | wire::WATCH_MEDIA_TYPE) && protobuf::serves(resource)
+        {
+            return Ok(Self::Protobuf);
+        }
         for offer in header.split(',') {
             let mut parts = offer.split(';').map(str::trim);
             let media = parts.next().unwrap_or_default();
@@ -62,6 +74,18 @@ impl Form {
     }
 }
 
+impl Form {
+    /// The content type of an answer in this form.
+    pub(super) fn media_type(self) -> &'static str {
+        if self == Self::Protobuf { wire::MEDIA_TYPE } else { "application/json" }
+    }
+
+    /// The content type of a watch in this form.
+    pub(super) fn watch_media_type(self) -> &'static str {
+        if self == Self::Protobuf { wire::WATCH_MEDIA_TYPE } else { "application/json" }
+    }
+}
+
 /// How objects are written for one client.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Encoder {
@@ -76,6 +100,9 @@ impl Encoder {
     /// Appends the object, as the answer to a request for one.
     pub(super) fn object(&self, object: &Value, out: &mut Vec<u8>) {
         match self.form {
+            Form::Protobuf => {
+                out.extend_from_slice(&protobuf::object(self.view.resource, object));
+            }
             Form::Whole if self.view.new_events => write(&events::to_new(object), out),
             Form::Whole => write(object, out),
             Form::Metadata => write(&metadata(object), out),
@@ -93,9 +120,9 @@ impl Encoder {
     }
 
     /// The object of a bookmark: nothing but its kind and metadata.
-    pub(super) fn bookmark(&self, metadata: Value) -> Value {
+    fn bookmark(&self, metadata: Value) -> Value {
         match self.form {
-            Form::Whole => json!({
+            Form::Whole | Form::Protobuf => json!({
                 "kind": self.view.resource.spec().kind,
                 "apiVersion": self.view.api_version(),
                 "metadata": metadata,
@@ -109,8 +136,48 @@ impl Encoder {
         }
     }
 
+    /// Appends an event of a watch about the object.
+    pub(super) fn event(&self, kind: &str, object: &Value, out: &mut Vec<u8>) {
+        if self.form == Form::Protobuf {
+            let envelope = protobuf::object(self.view.resource, object);
+            out.extend_from_slice(&wire::frame(kind, envelope));
+            return;
+        }
+        out.extend_from_slice(b"{\"type\":\"");
+        out.extend_from_slice(kind.as_bytes());
+        out.extend_from_slice(b"\",\"object\":");
+        self.object(object, out);
+        out.extend_from_slice(b"}\n");
+    }
+
+    /// Appends a bookmark.
+    pub(super) fn bookmark_event(&self, metadata: Value, out: &mut Vec<u8>) {
+        let object = self.bookmark(metadata);
+        if self.form == Form::Protobuf {
+            self.event("BOOKMARK", &object, out);
+        } else {
+            write(&json!({"type": "BOOKMARK", "object": object}), out);
+            out.push(b'\n');
+        }
+    }
+
+    /// Appends the event that ends a watch.
+    pub(super) fn error_event(&self, error: &ApiError, out: &mut Vec<u8>) {
+        if self.form == Form::Protobuf {
+            out.extend_from_slice(&wire::frame("ERROR", protobuf::status(error)));
+        } else {
+            write(&json!({"type": "ERROR", "object": error.status()}), out);
+            out.push(b'\n');
+        }
+    }
+
     /// Appends a list of the objects. `list` is its metadata.
     pub(super) fn list(&self, list: Value, items: &[std::sync::Arc<Value>], out: &mut Vec<u8>) {
+        if self.form == Form::Protobuf {
+            let items = items.iter().map(|object| &**object);
+            out.extend_from_slice(&protobuf::page(self.view.resource, &list, items));
+            return;
+        }
         if let Form::Table(rows) = self.form {
             let row =
                 |object: &std::sync::Arc<Value>| table::row(self.view, object, rows, self.now);
@@ -175,12 +242,12 @@ mod tests {
     use super::*;
 
     fn form(header: &str) -> Result<Form, u16> {
-        Form::accepted(Some(header), "").map_err(|e| e.code)
+        Form::accepted(Some(header), "", Resource::Pods).map_err(|e| e.code)
     }
 
     #[test]
     fn the_first_form_that_is_served_is_taken() {
-        assert_eq!(Form::accepted(None, ""), Ok(Form::Whole));
+        assert_eq!(Form::accepted(None, "", Resource::Pods), Ok(Form::Whole));
         assert_eq!(form("*/*"), Ok(Form::Whole));
         assert_eq!(form("application/json"), Ok(Form::Whole));
         assert_eq!(form("application/vnd.kubernetes.protobuf,application/json"), Ok(Form::Whole));
@@ -197,8 +264,15 @@ mod tests {
     }
 
     #[test]
+    fn protobuf_is_for_who_takes_nothing_else() {
+        assert_eq!(form(wire::MEDIA_TYPE), Ok(Form::Protobuf));
+        assert_eq!(form(wire::WATCH_MEDIA_TYPE), Ok(Form::Protobuf));
+    }
+
+    #[test]
     fn a_client_that_takes_only_other_forms_is_refused() {
-        assert_eq!(form("application/vnd.kubernetes.protobuf"), Err(406));
+        let protobuf = "application/vnd.kubernetes.protobuf";
+        assert_eq!(Form::accepted(Some(protobuf), "", Resource::Leases).unwrap_err().code, 406);
         assert_eq!(form("application/yaml"), Err(406));
         assert_eq!(form("application/json;as=Table;v=v1beta1"), Err(406));
     }

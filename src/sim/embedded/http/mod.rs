@@ -7,6 +7,7 @@ mod discovery;
 mod events;
 mod form;
 mod openapi;
+mod protobuf;
 mod query;
 mod read;
 mod route;
@@ -153,7 +154,7 @@ impl Api {
         subresource: &'a str,
     ) -> Result<Call<'a>, ApiError> {
         let accept = request.headers().get(ACCEPT).and_then(|value| value.to_str().ok());
-        let form = Form::accepted(accept, query.text("includeObject"))?;
+        let form = Form::accepted(accept, query.text("includeObject"), view.resource)?;
         Ok(Call {
             request,
             query,
@@ -233,8 +234,9 @@ fn respond(code: StatusCode, media: &'static str, body: Body) -> Response<Body> 
 
 /// An answer that goes on until the watch ends.
 fn stream_answer(
+    media: &'static str,
     frames: impl futures::Stream<Item = std::io::Result<hyper::body::Frame<Bytes>>> + Send + 'static,
 ) -> Response<Body> {
     let body = StreamBody::new(frames.map_err(BodyError::from));
-    respond(StatusCode::OK, "application/json", body.boxed_unsync())
+    respond(StatusCode::OK, media, body.boxed_unsync())
 }

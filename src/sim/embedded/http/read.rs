@@ -37,7 +37,7 @@ impl Api {
         }
         let mut body = Vec::new();
         call.encoder.list(metadata, &page.items, &mut body);
-        Ok(with_type(StatusCode::OK, "application/json", Bytes::from(body)))
+        Ok(with_type(StatusCode::OK, call.encoder.form.media_type(), Bytes::from(body)))
     }
 
     pub(super) fn watch(&self, call: &Call<'_>) -> Result<Response<Body>, ApiError> {
@@ -50,7 +50,7 @@ impl Api {
             timeout: call.query.timeout()?,
         };
         let frames = watch::open(&self.store, &self.faults, wanted)?;
-        Ok(stream_answer(frames))
+        Ok(stream_answer(call.encoder.form.watch_media_type(), frames))
     }
 }
 
@@ -59,6 +59,6 @@ impl Call<'_> {
     pub(super) fn answer(&self, code: StatusCode, object: &serde_json::Value) -> Response<Body> {
         let mut body = Vec::new();
         self.encoder.object(object, &mut body);
-        with_type(code, "application/json", Bytes::from(body))
+        with_type(code, self.encoder.form.media_type(), Bytes::from(body))
     }
 }

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch::Receiver;
 use tokio::time::{Instant, sleep_until};
 
-use super::form::{Encoder, write};
+use super::form::Encoder;
 use super::query::From;
 use crate::sim::embedded::error::ApiError;
 use crate::sim::embedded::faults::{Faults, Gate};
@@ -198,7 +198,6 @@ impl Watch {
             && let Some(pending) = self.pending.pop_front()
         {
             self.encode(&pending, &mut out);
-            out.push(b'\n');
             self.wanted.encoder.columns = false;
         }
         Bytes::from(out)
@@ -209,23 +208,16 @@ impl Watch {
         match pending {
             Pending::Event(kind, object) => {
                 encoder.now = self.store.clock().now();
-                out.extend_from_slice(b"{\"type\":\"");
-                out.extend_from_slice(kind.as_bytes());
-                out.extend_from_slice(b"\",\"object\":");
-                encoder.object(object, out);
-                out.push(b'}');
+                encoder.event(kind, object, out);
             }
             Pending::Bookmark { ends_state, version } => {
                 let mut metadata = json!({"resourceVersion": version.to_string()});
                 if *ends_state {
                     metadata["annotations"] = json!({"k8s.io/initial-events-end": "true"});
                 }
-                let object = encoder.bookmark(metadata);
-                write(&json!({"type": "BOOKMARK", "object": object}), out);
+                encoder.bookmark_event(metadata, out);
             }
-            Pending::Error(error) => {
-                write(&json!({"type": "ERROR", "object": error.status()}), out);
-            }
+            Pending::Error(error) => encoder.error_event(error, out),
         }
     }
 }

@@ -117,7 +117,7 @@ impl Api {
         let mut body = Vec::new();
         let metadata = json!({"resourceVersion": self.store.version().to_string()});
         call.encoder.list(metadata, &deleted, &mut body);
-        Ok(super::with_type(StatusCode::OK, "application/json", Bytes::from(body)))
+        Ok(super::with_type(StatusCode::OK, call.encoder.form.media_type(), Bytes::from(body)))
     }
 }
 
