@@ -8,8 +8,9 @@
 //! and name it in the module's `trials()`.
 //!
 //! After a failure the folder with all logs is kept, and its path printed. `OSTRAKON_KEEP_BED=1`
-//! keeps it always. `OSTRAKON_CONTROL_PLANE` names a folder with a `control-plane` program to use
-//! instead of building one; `KUBEBUILDER_ASSETS` one with `etcd` and `kube-apiserver`.
+//! keeps it always. `OSTRAKON_TIMES=1` prints how long each scenario took. `OSTRAKON_CONTROL_PLANE`
+//! names a folder with a `control-plane` program to use instead of building one;
+//! `KUBEBUILDER_ASSETS` one with `etcd` and `kube-apiserver`.
 //! `OSTRAKON_E2E=shared` runs only those that share the control plane, `=alone` only the others.
 
 #![allow(
