@@ -85,6 +85,8 @@ pub struct Holder {
     pub uid: Uid,
     /// Whether it is being deleted.
     pub terminating: bool,
+    /// Counts the changes of its spec; 0 where the server does not keep it.
+    pub generation: i64,
 }
 
 /// A right that is needed: a verb on a resource.
@@ -118,11 +120,12 @@ impl Api {
         Self { client, metrics }
     }
 
-    /// Sets the pod's `DisruptionTarget` condition, unless it is another pod by now (409).
+    /// Sets the pod's `DisruptionTarget` condition, unless it is another pod by now (409). Returns
+    /// what the answer tells of the pod.
     ///
     /// # Errors
     /// See [`RequestError`].
-    pub async fn mark_pod(&self, pod: &Pod, now: Timestamp) -> Result<(), RequestError> {
+    pub async fn mark_pod(&self, pod: &Pod, now: Timestamp) -> Result<Holder, RequestError> {
         let mut condition = json!({
             "type": "DisruptionTarget",
             "status": "True",
@@ -143,7 +146,7 @@ impl Api {
         let path = format!("{}/status?fieldManager={FIELD_MANAGER}", pod_path(&pod.reference()));
         let label = Label { verb: "patch", resource: "pods/status" };
         let kind = "application/strategic-merge-patch+json";
-        self.write(label, Method::PATCH, &path, kind, &body).await
+        holder(&self.write(label, Method::PATCH, &path, kind, &body).await?)
     }
 
     /// Deletes the pod with its own grace period, unless it is another pod by now (409).
@@ -157,7 +160,7 @@ impl Api {
             "preconditions": {"uid": pod.uid.to_string()},
         });
         let label = Label { verb: "delete", resource: "pods" };
-        self.write(label, Method::DELETE, &pod_path(pod), JSON, &body).await
+        self.write(label, Method::DELETE, &pod_path(pod), JSON, &body).await.map(drop)
     }
 
     /// Who has the pod's name now, or `None` if it is free.
@@ -165,24 +168,11 @@ impl Api {
     /// # Errors
     /// See [`RequestError`].
     pub async fn holder(&self, pod: &PodRef) -> Result<Option<Holder>, RequestError> {
-        #[derive(Deserialize)]
-        struct Object {
-            metadata: Metadata,
-        }
-        #[derive(Deserialize)]
-        #[serde(rename_all = "camelCase")]
-        struct Metadata {
-            uid: String,
-            deletion_timestamp: Option<Timestamp>,
-        }
         let label = Label { verb: "get", resource: "pods" };
-        let body = match self.read(label, &pod_path(pod), SMALL).await {
-            Err(RequestError::Status(answer)) if answer.code == 404 => return Ok(None),
-            other => other?,
-        };
-        let object: Object = serde_json::from_slice(&body).map_err(unreadable)?;
-        let uid = object.metadata.uid.parse().map_err(unreadable)?;
-        Ok(Some(Holder { uid, terminating: object.metadata.deletion_timestamp.is_some() }))
+        match self.read(label, &pod_path(pod), SMALL).await {
+            Err(RequestError::Status(answer)) if answer.code == 404 => Ok(None),
+            other => holder(&other?).map(Some),
+        }
     }
 
     /// The node as it is stored now, or `None` if there is none.
@@ -216,7 +206,7 @@ impl Api {
         let path = format!("/api/v1/nodes/{name}?fieldManager={FIELD_MANAGER}");
         let label = Label { verb: "patch", resource: "nodes" };
         let kind = "application/merge-patch+json";
-        self.write(label, Method::PATCH, &path, kind, &body).await
+        self.write(label, Method::PATCH, &path, kind, &body).await.map(drop)
     }
 
     /// Creates an event (core/v1) in its namespace.
@@ -226,7 +216,7 @@ impl Api {
     pub async fn create_event(&self, namespace: &str, event: &Value) -> Result<(), RequestError> {
         let path = format!("/api/v1/namespaces/{namespace}/events?fieldManager={FIELD_MANAGER}");
         let label = Label { verb: "create", resource: "events" };
-        self.write(label, Method::POST, &path, JSON, event).await
+        self.write(label, Method::POST, &path, JSON, event).await.map(drop)
     }
 
     /// Whether the credentials in use have a right, cluster-wide.
@@ -311,7 +301,7 @@ impl Api {
         path: &str,
         content: &'static str,
         body: &Value,
-    ) -> Result<(), RequestError> {
+    ) -> Result<Bytes, RequestError> {
         #[derive(Deserialize)]
         struct Object {
             kind: String,
@@ -319,7 +309,7 @@ impl Api {
         let request = request(method, path, SMALL, Some(content), body)?;
         let (_, answer) = self.send(label, request, REQUEST_TIMEOUT).await?;
         match serde_json::from_slice::<Object>(&answer) {
-            Ok(object) if !object.kind.is_empty() => Ok(()),
+            Ok(object) if !object.kind.is_empty() => Ok(answer),
             _ => {
                 let begin = String::from_utf8_lossy(&answer[..answer.len().min(120)]);
                 Err(unreadable(format!("it is no object of the API but {begin:?}")))
@@ -380,6 +370,28 @@ fn request(
     let body =
         if body.is_null() { Body::empty() } else { Body::from(body.to_string().into_bytes()) };
     builder.body(body).map_err(|error| RequestError::Transport(error.to_string()))
+}
+
+/// What an answer tells of the pod that it is about.
+fn holder(body: &Bytes) -> Result<Holder, RequestError> {
+    #[derive(Deserialize)]
+    struct Object {
+        metadata: Metadata,
+    }
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Metadata {
+        uid: String,
+        deletion_timestamp: Option<Timestamp>,
+        #[serde(default)]
+        generation: i64,
+    }
+    let Object { metadata } = serde_json::from_slice(body).map_err(unreadable)?;
+    Ok(Holder {
+        uid: metadata.uid.parse().map_err(unreadable)?,
+        terminating: metadata.deletion_timestamp.is_some(),
+        generation: metadata.generation,
+    })
 }
 
 /// Reads the Status of a refusal, whatever form it has.

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::cluster::{Api, RequestError};
+use crate::cluster::{Api, Holder, RequestError};
 use crate::evict::{Failure, FailureKind, Notices, Presence, Requests};
-use crate::model::{Node, NodeName, Pod, PodRef, Verdict};
+use crate::model::{Node, NodeName, Pod, PodRef, Uid, Verdict};
 use crate::observe::Recorder;
 
 /// Sends an evictor's requests to the API server.
@@ -14,8 +14,9 @@ use crate::observe::Recorder;
 pub(super) struct ApiRequests(pub Api);
 
 impl Requests for ApiRequests {
-    async fn mark(&self, pod: &Pod, now: Timestamp) -> Result<(), Failure> {
-        self.0.mark_pod(pod, now).await.map_err(failure)
+    async fn mark(&self, pod: &Pod, now: Timestamp) -> Result<Presence, Failure> {
+        let holder = self.0.mark_pod(pod, now).await.map_err(failure)?;
+        Ok(presence(Some(holder), pod.uid))
     }
 
     async fn delete(&self, pod: &PodRef) -> Result<(), Failure> {
@@ -23,16 +24,21 @@ impl Requests for ApiRequests {
     }
 
     async fn presence(&self, pod: &PodRef) -> Result<Presence, Failure> {
-        Ok(match self.0.holder(pod).await.map_err(failure)? {
-            Some(holder) if holder.uid != pod.uid => Presence::Gone,
-            Some(holder) if holder.terminating => Presence::Terminating,
-            Some(_) => Presence::Running,
-            None => Presence::Gone,
-        })
+        Ok(presence(self.0.holder(pod).await.map_err(failure)?, pod.uid))
     }
 
     async fn node(&self, name: &NodeName) -> Result<Option<Node>, Failure> {
         self.0.node(name).await.map_err(failure)
+    }
+}
+
+/// What the holder of its name says of the pod with this UID.
+fn presence(holder: Option<Holder>, uid: Uid) -> Presence {
+    match holder {
+        Some(holder) if holder.uid != uid => Presence::Gone,
+        Some(holder) if holder.terminating => Presence::Terminating,
+        Some(holder) => Presence::Running { generation: holder.generation },
+        None => Presence::Gone,
     }
 }
 

@@ -68,7 +68,10 @@ pub trait Judge: Send + Sync {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Presence {
     /// It is there and not being deleted.
-    Running,
+    Running {
+        /// Counts the changes of its spec; 0 where the server does not keep it.
+        generation: i64,
+    },
     /// It is there and being deleted.
     Terminating,
     /// It is gone; its name may be taken by another pod.
@@ -77,8 +80,12 @@ pub enum Presence {
 
 /// The requests that an eviction takes.
 pub trait Requests: Send + Sync {
-    /// Writes the condition that says why the pod goes.
-    fn mark(&self, pod: &Pod, now: Timestamp) -> impl Future<Output = Result<(), Failure>> + Send;
+    /// Writes the condition that says why the pod goes, and tells what the answer says of the pod.
+    fn mark(
+        &self,
+        pod: &Pod,
+        now: Timestamp,
+    ) -> impl Future<Output = Result<Presence, Failure>> + Send;
 
     /// Deletes the pod.
     fn delete(&self, pod: &PodRef) -> impl Future<Output = Result<(), Failure>> + Send;
@@ -106,6 +113,9 @@ pub trait Notices: Send + Sync {
 /// or be dead without a sign of it, so no verdict of the view's proves by itself that the taint is
 /// still there (kubernetes/kubernetes#119862). One read for all the pods of a node that are due is
 /// cheap beside a wrong eviction.
+///
+/// What is known of the pod may be old as well. The answer to the patch tells without another
+/// request whether its spec was changed since; where there is nothing to patch, the pod is read.
 #[derive(Debug)]
 pub struct Evictor<J, R, N> {
     judge: J,
@@ -149,7 +159,7 @@ impl<J: Judge, R: Requests, N: Notices> Evictor<J, R, N> {
             }
             Ok(End::Unconfirmed(verdict)) => {
                 info!(pod = %job.pod, %uid, %verdict,
-                    "eviction put off: the API server has newer facts of the node");
+                    "eviction put off: the API server has newer facts");
                 self.metrics.ended("unconfirmed");
                 self.wait(job, State::Unconfirmed, UNTIL_CAUGHT_UP)
             }
@@ -177,16 +187,17 @@ impl<J: Judge, R: Requests, N: Notices> Evictor<J, R, N> {
             return Ok(End::Withdrawn(judgement.verdict));
         };
         let verdict = judgement.verdict;
+        let mut presence = None;
         if past.sent || past.in_doubt {
             // The watch is slow to show what the server took. Look before deleting twice.
             match self.requests.presence(&job.pod).await {
-                Ok(Presence::Running) if past.in_doubt => {}
-                Ok(Presence::Running) => {
-                    warn!(pod = %job.pod, uid = %job.pod.uid,
-                        "the API server took the deletion but the pod is still there; deleting again");
-                }
                 Ok(Presence::Terminating | Presence::Gone) => return Ok(End::AlreadyGone),
+                Ok(running) => presence = Some(running),
                 Err(failure) => return self.settle(job, failure).await,
+            }
+            if past.sent {
+                warn!(pod = %job.pod, uid = %job.pod.uid,
+                    "the API server took the deletion but the pod is still there; deleting again");
             }
         }
         match self.unconfirmed(job).await {
@@ -196,22 +207,36 @@ impl<J: Judge, R: Requests, N: Notices> Evictor<J, R, N> {
         }
         self.announce(job, &verdict);
         if !past.marked && pod.disruption != Disruption::ByTaint {
-            if let Err(failure) = self.requests.mark(&pod, now).await {
-                return self.settle(job, failure).await;
+            match self.requests.mark(&pod, now).await {
+                Ok(answer) => presence = Some(answer),
+                Err(failure) => return self.settle(job, failure).await,
             }
             self.backlog.update(job.pod.uid, |condemned| {
                 condemned.marked = Some(Instant::now());
             });
-            let judgement = self.judge.judge(&job.pod, &job.verdict);
-            if judgement.pod.is_none() || !judgement.verdict.is_due(self.clock.now()) {
-                return Ok(End::Withdrawn(judgement.verdict));
-            }
-            // No request, unless writing the condition took long.
-            match self.unconfirmed(job).await {
-                Ok(None) => {}
-                Ok(Some(verdict)) => return Ok(End::Unconfirmed(verdict)),
+        }
+        let presence = match presence {
+            Some(presence) => presence,
+            None => match self.requests.presence(&job.pod).await {
+                Ok(presence) => presence,
                 Err(failure) => return self.settle(job, failure).await,
-            }
+            },
+        };
+        let Presence::Running { generation } = presence else {
+            return Ok(End::AlreadyGone);
+        };
+        let judgement = self.judge.judge(&job.pod, &job.verdict);
+        let (Some(pod), true) = (judgement.pod, judgement.verdict.is_due(self.clock.now())) else {
+            return Ok(End::Withdrawn(judgement.verdict));
+        };
+        if generation > pod.generation {
+            return Ok(End::Unconfirmed(judgement.verdict));
+        }
+        // No request, unless the one before took long.
+        match self.unconfirmed(job).await {
+            Ok(None) => {}
+            Ok(Some(verdict)) => return Ok(End::Unconfirmed(verdict)),
+            Err(failure) => return self.settle(job, failure).await,
         }
         match self.requests.delete(&job.pod).await {
             Ok(()) => Ok(End::Deleted(verdict)),

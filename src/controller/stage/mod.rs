@@ -73,12 +73,13 @@ impl FakeApi {
 }
 
 impl Requests for FakeApi {
-    async fn mark(&self, pod: &Pod, _: Timestamp) -> Result<(), Failure> {
-        if self.cluster.lock().pods.contains_key(&pod.uid) {
-            self.log(Asked::Patched, &pod.name);
-            Ok(())
-        } else {
-            Err(Failure::Gone)
+    async fn mark(&self, pod: &Pod, _: Timestamp) -> Result<Presence, Failure> {
+        match self.presence(&pod.reference()).await? {
+            Presence::Gone => Err(Failure::Gone),
+            there => {
+                self.log(Asked::Patched, &pod.name);
+                Ok(there)
+            }
         }
     }
 
@@ -96,8 +97,9 @@ impl Requests for FakeApi {
     }
 
     async fn presence(&self, pod: &PodRef) -> Result<Presence, Failure> {
-        let there = self.cluster.lock().pods.contains_key(&pod.uid);
-        Ok(if there { Presence::Running } else { Presence::Gone })
+        let cluster = self.cluster.lock();
+        let running = |pod: &Pod| Presence::Running { generation: pod.generation };
+        Ok(cluster.pods.get(&pod.uid).map_or(Presence::Gone, running))
     }
 
     async fn node(&self, name: &NodeName) -> Result<Option<Node>, Failure> {

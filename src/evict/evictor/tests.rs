@@ -86,7 +86,7 @@ impl Judge for Fake {
 }
 
 impl Requests for Fake {
-    async fn mark(&self, _: &Pod, _: Timestamp) -> Result<(), Failure> {
+    async fn mark(&self, _: &Pod, _: Timestamp) -> Result<Presence, Failure> {
         self.request("mark")?;
         let takes = self.0.lock().mark_takes;
         tokio::time::sleep(takes).await;
@@ -97,7 +97,11 @@ impl Requests for Fake {
         if let Some(verdict) = world.live_after_mark.take() {
             world.live = verdict;
         }
-        Ok(())
+        // What is gone cannot be patched: it went after that.
+        Ok(match world.presence {
+            Ok(there @ (Presence::Running { .. } | Presence::Terminating)) => there,
+            _ => Presence::Running { generation: 1 },
+        })
     }
 
     async fn delete(&self, _: &PodRef) -> Result<(), Failure> {
@@ -145,7 +149,7 @@ impl Bench {
             pod: Some(pod()),
             view: now(),
             live: now(),
-            presence: Ok(Presence::Running),
+            presence: Ok(Presence::Running { generation: 1 }),
             refusals: VecDeque::new(),
             after_mark: None,
             live_after_mark: None,
@@ -349,7 +353,7 @@ async fn a_condition_that_is_there_is_not_written_again() {
     let bench = Bench::new();
     bench.world.lock().pod.as_mut().unwrap().disruption = Disruption::ByTaint;
     bench.run().await;
-    assert_eq!(bench.requests(), ["node", "delete"]);
+    assert_eq!(bench.requests(), ["node", "presence", "delete"]);
 
     let bench = Bench::new();
     bench.refuse("delete", server_error());
@@ -357,8 +361,47 @@ async fn a_condition_that_is_there_is_not_written_again() {
     assert_eq!(bench.requests(), ["node", "mark", "delete"]);
     tokio::time::advance(Duration::from_secs(1)).await;
     bench.run().await;
-    assert_eq!(bench.requests(), ["node", "delete"], "marked, although the view lags");
+    let requests = bench.requests();
+    assert_eq!(requests, ["node", "presence", "delete"], "marked, although the view lags");
     assert_eq!(bench.told().iter().filter(|t| t.starts_with("evicting")).count(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_whose_spec_was_changed_unseen_is_left_until_the_change_is_seen() {
+    // The answer to the patch tells; where there is nothing to patch, the pod is read.
+    for (disruption, asked) in
+        [(Disruption::None, &["node", "mark"]), (Disruption::ByTaint, &["node", "presence"])]
+    {
+        let bench = Bench::new();
+        bench.world.lock().pod.as_mut().unwrap().disruption = disruption;
+        bench.world.lock().presence = Ok(Presence::Running { generation: 2 });
+        assert_eq!(bench.run().await, Outcome::Again(UNTIL_CAUGHT_UP));
+        assert_eq!(bench.requests(), asked);
+        assert_eq!(bench.state(), Some(State::Unconfirmed));
+
+        bench.world.lock().pod.as_mut().unwrap().generation = 2;
+        tokio::time::advance(UNTIL_CAUGHT_UP).await;
+        bench.run().await;
+        assert_eq!(bench.requests(), ["node", "presence", "delete"], "condemned all the same");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_counts_no_changes_of_a_spec_is_no_obstacle() {
+    let bench = Bench::new();
+    bench.world.lock().pod.as_mut().unwrap().generation = 0;
+    bench.world.lock().presence = Ok(Presence::Running { generation: 0 });
+    bench.run().await;
+    assert_eq!(bench.requests(), ["node", "mark", "delete"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_terminates_unseen_is_not_deleted_again() {
+    let bench = Bench::new();
+    bench.world.lock().presence = Ok(Presence::Terminating);
+    assert_eq!(bench.run().await, Outcome::Again(UNTIL_SEEN));
+    assert_eq!(bench.requests(), ["node", "mark"]);
+    assert!(bench.deletions().abs() < f64::EPSILON);
 }
 
 #[tokio::test(start_paused = true)]
