@@ -172,7 +172,8 @@ async fn all_go_once_writes_are_answered_again(ctx: &Ctx) -> Result<()> {
     let timeouts = ostrakon.metrics().await?;
     let timeouts = timeouts.sum("ostrakon_eviction_failures_total", &[("cause", "timeout")]);
     let meanwhile = stage.deleted();
-    ensure!(timeouts.is_some_and(|timeouts| timeouts >= 16.0), "{timeouts:?} timeouts");
+    // The window of 8 once, and then what is left of it.
+    ensure!(timeouts.is_some_and(|timeouts| timeouts >= 10.0), "{timeouts:?} timeouts");
     let log = ostrakon.log()?;
     ensure!(log.contains("no answer within 15s"), "no request timed out by its own limit");
     stage.proxy.clear();
