@@ -29,6 +29,10 @@ fn main() -> ExitCode {
     let trials = vec![
         trial("the_story_comes_out_as_it_must", the_story_comes_out_as_it_must),
         trial("a_pod_that_goes_for_no_reason_fails_it", a_pod_that_goes_for_no_reason_fails_it),
+        trial(
+            "the_rules_of_the_built_in_controller_fail_it",
+            the_rules_of_the_built_in_controller_fail_it,
+        ),
         trial("what_makes_no_sense_is_refused_in_a_line", what_makes_no_sense_is_refused_in_a_line),
         trial("a_used_port_is_told_of", a_used_port_is_told_of),
         trial("a_signal_ends_it_cleanly", a_signal_ends_it_cleanly),
@@ -125,7 +129,8 @@ fn the_story_comes_out_as_it_must() {
     let summary = lines.last().unwrap();
     assert_eq!((&summary["event"], &summary["ok"]), (&"summary".into(), &true.into()));
     assert_eq!((&summary["evicted"], &summary["kept"]), (&24.into(), &75.into()));
-    assert_eq!(summary["cancelled"], 9);
+    // 3 on the repaired node; on the silent one 4, and pods that came to it meanwhile.
+    assert!(summary["cancelled"].as_u64() >= Some(7), "{summary}");
     assert!(summary["failures"].as_array().unwrap().is_empty());
     assert!(summary["p99_ms"].as_f64() >= summary["median_ms"].as_f64());
 }
@@ -154,15 +159,25 @@ fn a_pod_that_goes_for_no_reason_fails_it() {
     assert!(said.contains("not as they must be"), "{said}");
 }
 
+fn the_rules_of_the_built_in_controller_fail_it() {
+    let output = run(&[&SMALL[..], &["--compat", "upstream"]].concat());
+    assert_eq!(output.status.code(), Some(1));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let summary: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+    assert_eq!((&summary["event"], &summary["ok"]), (&"summary".into(), &false.into()));
+    let failure = summary["failures"][0].as_str().unwrap();
+    assert!(failure.contains("more than 10s late"), "{failure}");
+}
+
 fn what_makes_no_sense_is_refused_in_a_line() {
     for (arguments, remedy) in [
-        (&["--nodes", "0"][..], "give 5 to 2000 nodes"),
-        (&["--pods", "0"], "give 50 to 200000 pods"),
-        (&["--nodes", "999999999"], "give 5 to 2000 nodes"),
+        (&["--nodes", "0"][..], "give 5 to 1000 nodes"),
+        (&["--pods", "0"], "give 50 to 50000 pods"),
+        (&["--nodes", "999999999"], "give 5 to 1000 nodes"),
         (&["--pods", "many"], "such as 6000"),
         (&["--nodes", "10", "--pods", "2000"], "give --pods 1000 at the most"),
         (&["--serve", "0.0.0.0:6443"], "such as 127.0.0.1:6443"),
-        (&["--log-level", "a=b=c"], "give error, warn, info or debug"),
+        (&["--log-level", "a=b=c"], "give off, error, warn, info, debug or trace"),
         (&["--faster"], "unexpected argument"),
     ] {
         let output = run(&[&["demo"], arguments].concat());
@@ -208,7 +223,10 @@ fn people_get_plain_lines_in_a_pipe() {
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success(), "{text}");
     assert!(!text.contains('\x1b'), "{text:?}");
-    assert!(text.contains("node-02 has maintenance: 4 go now, 1 in 5 s"), "{text}");
+    assert!(
+        text.contains("is tainted maintenance:NoExecute: 4 pods go now, 1 each in 5, 10"),
+        "{text}"
+    );
     assert!(text.contains("Exactly the pods went that had to"), "{text}");
 }
 
@@ -243,7 +261,13 @@ fn kubectl_works_on_what_it_serves() {
     demo.next(|line| line["event"] == "untainted" && line["taint"] == "mine");
     let drained = kubectl("drain node-03 --ignore-daemonsets --timeout=60s");
     assert!(drained.contains("node/node-03 drained"), "{drained}");
+    // Twice, as some do: to the process and to its group.
     demo.interrupt();
+    demo.interrupt();
+    for line in demo.lines.by_ref() {
+        let line = line.unwrap();
+        assert!(!line.contains("wrong"), "a drain is nothing wrong: {line}");
+    }
     let (code, said) = demo.end();
     assert_eq!(code, Some(0), "{said}");
 }

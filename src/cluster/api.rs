@@ -154,7 +154,7 @@ impl Api {
             "preconditions": {"uid": pod.uid.to_string()},
         });
         let label = Label { verb: "delete", resource: "pods" };
-        self.write(label, Method::DELETE, &pod_path(pod), JSON, &body).await.map(drop)
+        self.write(label, Method::DELETE, &pod_path(pod), JSON, &body).await
     }
 
     /// The pod that has this pod's name now, or `None` if the name is free.
@@ -201,7 +201,7 @@ impl Api {
         let path = format!("/api/v1/nodes/{name}?fieldManager={FIELD_MANAGER}");
         let label = Label { verb: "patch", resource: "nodes" };
         let kind = "application/merge-patch+json";
-        self.write(label, Method::PATCH, &path, kind, &body).await.map(drop)
+        self.write(label, Method::PATCH, &path, kind, &body).await
     }
 
     /// Creates an event (core/v1) in its namespace.
@@ -211,7 +211,7 @@ impl Api {
     pub async fn create_event(&self, namespace: &str, event: &Value) -> Result<(), RequestError> {
         let path = format!("/api/v1/namespaces/{namespace}/events?fieldManager={FIELD_MANAGER}");
         let label = Label { verb: "create", resource: "events" };
-        self.write(label, Method::POST, &path, JSON, event).await.map(drop)
+        self.write(label, Method::POST, &path, JSON, event).await
     }
 
     /// Whether the credentials in use have a right, cluster-wide.
@@ -291,6 +291,8 @@ impl Api {
         result
     }
 
+    /// Sends a write. Success that does not come as an object of the API is not the API server's
+    /// word but that of something in between, and nothing was written.
     async fn write(
         &self,
         label: Label,
@@ -298,9 +300,20 @@ impl Api {
         path: &str,
         content: &'static str,
         body: &Value,
-    ) -> Result<Bytes, RequestError> {
+    ) -> Result<(), RequestError> {
+        #[derive(Deserialize)]
+        struct Object {
+            kind: String,
+        }
         let request = request(method, path, SMALL, Some(content), body)?;
-        self.send(label, request, REQUEST_TIMEOUT).await.map(|(_, body)| body)
+        let (_, answer) = self.send(label, request, REQUEST_TIMEOUT).await?;
+        match serde_json::from_slice::<Object>(&answer) {
+            Ok(object) if !object.kind.is_empty() => Ok(()),
+            _ => {
+                let begin = String::from_utf8_lossy(&answer[..answer.len().min(120)]);
+                Err(unreadable(format!("it is no object of the API but {begin:?}")))
+            }
+        }
     }
 
     async fn read(&self, label: Label, path: &str) -> Result<Bytes, RequestError> {
@@ -435,4 +448,46 @@ fn pod_path(pod: &PodRef) -> String {
 /// As the API stores times: whole seconds, UTC.
 fn seconds(moment: Timestamp) -> String {
     Timestamp::from_second(moment.as_second()).unwrap_or(moment).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use prometheus::Registry;
+    use tower::service_fn;
+
+    use super::*;
+    use crate::model::build::pod;
+
+    /// What a deletion comes to that is answered like this.
+    async fn delete(code: u16, answer: &'static str) -> Result<(), RequestError> {
+        let service = service_fn(move |_: Request<Body>| async move {
+            let response =
+                Response::builder().status(code).body(Body::from(answer.as_bytes().to_vec()));
+            Ok::<_, Infallible>(response.unwrap())
+        });
+        let metrics = Metrics::register(&Registry::new()).unwrap();
+        let api = Api::new(Client::new(service, "default"), metrics);
+        api.delete_pod(&pod("a").reference()).await
+    }
+
+    #[tokio::test]
+    async fn success_is_an_object_of_the_api() {
+        for answer in [
+            r#"{"kind":"Status","apiVersion":"v1","status":"Success"}"#,
+            r#"{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":{}}"#,
+            r#"{"kind":"Pod","apiVersion":"v1"}"#,
+        ] {
+            assert_eq!(delete(200, answer).await, Ok(()));
+        }
+    }
+
+    #[tokio::test]
+    async fn what_something_in_between_calls_success_is_none() {
+        for answer in ["", "<html>sign in</html>", "{}", "[]", r#"{"kind":""}"#, "null"] {
+            let outcome = delete(200, answer).await;
+            assert!(matches!(outcome, Err(RequestError::Body(_))), "{answer}: {outcome:?}");
+        }
+    }
 }

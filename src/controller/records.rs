@@ -154,7 +154,8 @@ mod tests {
                 async move {
                     let body = request.into_body().collect().await.unwrap().to_bytes();
                     sent.lock().push(String::from_utf8_lossy(&body).into_owned());
-                    Ok::<_, Infallible>(Response::new(Body::from(b"{}".to_vec())))
+                    let answer = br#"{"kind":"PartialObjectMetadata"}"#.to_vec();
+                    Ok::<_, Infallible>(Response::new(Body::from(answer)))
                 }
             });
             let registry = Registry::new();

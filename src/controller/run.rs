@@ -109,7 +109,7 @@ pub async fn start(cluster: Cluster, config: &Config) -> Result<Running, StartEr
     let (address, served) =
         serve(config.listen, Endpoints { registry, readiness }, endpoints.clone()).await?;
     info!(%address, server = cluster.server, version = env!("CARGO_PKG_VERSION"),
-        compat = ?config.compat, "started");
+        rules = config.compat.rules(), "started");
 
     let decider = Arc::new(Decider { shared: Arc::clone(&shared) });
     let pipeline = Pipeline::start(&shared.nodes, &shared.pods, &decider, &Handle::current())

@@ -129,6 +129,7 @@ impl<J: Judge, R: Requests, N: Notices> Evictor<J, R, N> {
         self.backlog.enter(&job.pod, &job.verdict, job.due);
         let past = self.backlog.get(uid).map_or_else(Past::default, |condemned| Past {
             sent: condemned.state == State::Sent,
+            unconfirmed: condemned.state == State::Unconfirmed,
             marked: condemned.marked.is_some_and(|at| at.elapsed() < MARK_LASTS),
         });
         match self.attempt(job, past).await {
@@ -139,8 +140,13 @@ impl<J: Judge, R: Requests, N: Notices> Evictor<J, R, N> {
                 Outcome::Reconsider
             }
             Ok(End::Unconfirmed(verdict)) => {
-                info!(pod = %job.pod, %uid, %verdict,
-                    "eviction put off: the API server has newer facts of the node");
+                // While a watch is down it comes again every second, and says so once.
+                if past.unconfirmed {
+                    debug!(pod = %job.pod, %uid, %verdict, "eviction put off again");
+                } else {
+                    info!(pod = %job.pod, %uid, %verdict,
+                        "eviction put off: the API server has newer facts of the pod or its node");
+                }
                 self.metrics.ended("unconfirmed");
                 self.wait(job, State::Unconfirmed, UNTIL_CAUGHT_UP)
             }
@@ -299,6 +305,7 @@ impl<J: Judge, R: Requests, N: Notices> Evictor<J, R, N> {
 #[derive(Clone, Copy, Default)]
 struct Past {
     sent: bool,
+    unconfirmed: bool,
     marked: bool,
 }
 

@@ -121,6 +121,7 @@ type Run = dyn Fn(&Ctx, &Handle, Duration) -> Result<()> + Send + Sync;
 pub(crate) struct Scenario {
     name: String,
     alone: bool,
+    on_request: bool,
     limit: Duration,
     run: Arc<Run>,
 }
@@ -142,6 +143,7 @@ impl Scenario {
         Self {
             name: path.to_owned(),
             alone: false,
+            on_request: false,
             limit: LIMIT,
             run: Arc::new(move |ctx, handle, limit| {
                 handle.block_on(async {
@@ -160,8 +162,13 @@ impl Scenario {
         self
     }
 
+    /// Runs only when ignored trials are asked for: it is about another program.
+    pub(crate) fn on_request(mut self) -> Self {
+        self.on_request = true;
+        self
+    }
+
     /// May take so long.
-    #[allow(dead_code, reason = "for scenarios; the smoke trials are short")]
     pub(crate) fn within(mut self, limit: Duration) -> Self {
         self.limit = limit;
         self
@@ -172,21 +179,22 @@ impl Scenario {
     }
 
     pub(crate) fn is_filtered_out(&self, args: &Arguments) -> bool {
-        args.is_filtered_out(&Trial::test(self.name.clone(), || Ok(())))
+        let trial = Trial::test(self.name.clone(), || Ok(()));
+        args.is_filtered_out(&trial.with_ignored_flag(self.on_request))
     }
 
     pub(crate) fn into_trial(self, floor: &Floor, handle: &Handle) -> Trial {
-        let name = self.name.clone();
+        let (name, on_request) = (self.name.clone(), self.on_request);
         match floor {
             Floor::House(house) => {
                 let (house, handle) = (Arc::clone(house), handle.clone());
-                Trial::test(name, move || self.run_in(house, &handle))
+                Trial::test(name, move || self.run_in(house, &handle)).with_ignored_flag(on_request)
             }
             Floor::Absent => {
                 let run = || Err(Failed::from("there is no control plane to run this on"));
                 Trial::test(name, run).with_ignored_flag(true)
             }
-            Floor::NotNeeded => Trial::test(name, || Ok(())),
+            Floor::NotNeeded => Trial::test(name, || Ok(())).with_ignored_flag(on_request),
         }
     }
 

@@ -13,7 +13,7 @@ use super::audit::{self, Audit, AuditLog};
 use super::binaries::{Binaries, Etcd, Launch};
 use super::component::{Component, How};
 use super::fault_proxy::FaultProxy;
-use super::process::{Leash, Program};
+use super::process::{Leash, Process, Program};
 use super::users::{self, User, Users};
 use super::{manifests, ports, wait};
 
@@ -225,6 +225,11 @@ impl Bed {
         &self.etcd
     }
 
+    /// Where etcd serves its clients, on 127.0.0.1.
+    pub fn etcd_port(&self) -> u16 {
+        self.place.etcd_port
+    }
+
     pub fn apiserver(&self) -> &Component {
         &self.apiserver
     }
@@ -260,6 +265,15 @@ impl Bed {
     /// with the API server as `kubeconfig` shows it, for a comparison. It ends with its value.
     /// Between the two may be a [`Bed::fault_proxy_for`] it.
     pub async fn start_reference(&self, kubeconfig: &Path) -> Result<Component> {
+        self.start_reference_with(kubeconfig, &[]).await
+    }
+
+    /// As [`Bed::start_reference`], with more flags; a flag that is there already is overridden.
+    pub async fn start_reference_with(
+        &self,
+        kubeconfig: &Path,
+        more: &[String],
+    ) -> Result<Component> {
         let launch = self.binaries.controller_manager.as_ref();
         let launch = launch.context("there is no kube-controller-manager")?;
         let name = format!("reference-{:08x}", rand::random::<u32>());
@@ -273,6 +287,7 @@ impl Bed {
             "--node-monitor-grace-period=24h".to_owned(),
             "--node-startup-grace-period=24h".to_owned(),
         ]);
+        flags.extend_from_slice(more);
         let health = format!("https://127.0.0.1:{port}/healthz");
         let program = self.place.program(&name, launch, flags);
         let component = Component::new(program, health, &self.leash);
@@ -322,6 +337,11 @@ impl Bed {
     /// Leaves the folder where it is when the bed goes.
     pub fn keep_folder(&self) {
         self.folder.lock().disable_cleanup(true);
+    }
+
+    /// Starts a program beside the control plane. It ends with its value.
+    pub fn start_program(&self, program: &Program) -> Result<Process> {
+        Process::start(program, &self.leash)
     }
 
     pub(super) fn leash(&self) -> &Leash {

@@ -32,7 +32,11 @@ use self::story::Story;
 use self::tell::{Line, rounded};
 use super::Usage;
 use crate::clock::Clock;
+use crate::config::Compat;
 use crate::observe::{LogFormat, LogLevel, start_logs};
+
+/// Signals that follow each other within this time are one.
+const SAME_SIGNAL: Duration = Duration::from_millis(500);
 
 /// Show the controller at work on a cluster in this process, in half a minute
 ///
@@ -59,6 +63,11 @@ pub(super) struct Arguments {
         long, value_name = "ADDR:PORT", num_args = 0..=1, default_missing_value = "127.0.0.1:0"
     )]
     serve: Option<SocketAddr>,
+
+    /// Rules by which pods are judged: our own, or those of kube-controller-manager. By the latter
+    /// countdowns begin anew with the restart, so the demo fails
+    #[arg(long, value_enum, default_value_t)]
+    compat: Compat,
 
     /// Write one JSON object a line
     #[arg(long)]
@@ -114,7 +123,7 @@ async fn until_stopped(arguments: &Arguments, pods: usize) -> anyhow::Result<()>
     let mut screen = Screen::new(Form::suiting(arguments.json));
     screen.say(None, &Line::Starting { nodes: arguments.nodes, pods })?;
     let mut stage = tokio::select! {
-        stage = Stage::set(arguments.nodes, pods, address) => stage?,
+        stage = Stage::set(arguments.nodes, pods, address, arguments.compat) => stage?,
         () = next() => return Ok(()),
     };
     let seconds = stage.now().duration_since(started).as_secs_f64();
@@ -133,9 +142,14 @@ async fn until_stopped(arguments: &Arguments, pods: usize) -> anyhow::Result<()>
         io::ErrorKind::BrokenPipe => Ok(()),
         _ => Err(error),
     })?;
+    let again = async {
+        // Some send a signal to the process and to its group, which is meant as one.
+        tokio::time::sleep(SAME_SIGNAL).await;
+        next().await;
+    };
     tokio::select! {
         stopped = stage.stop() => outcome.and(stopped),
-        () = next() => Err(anyhow!("ended by a second signal")),
+        () = again => Err(anyhow!("ended by a second signal")),
     }
 }
 

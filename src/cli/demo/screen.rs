@@ -190,7 +190,11 @@ fn up(lines: usize) -> String {
 fn cells(row: &Row) -> String {
     let taints: Vec<_> = row.taints.iter().map(|key| short(key)).collect();
     let taints = if taints.is_empty() { "-".to_owned() } else { taints.join(",") };
-    let next = row.next_in_seconds.map_or("-".to_owned(), |next| format!("{:.1} s", next.max(0.0)));
+    let next = match row.next_in_seconds {
+        None => "-".to_owned(),
+        Some(next) if next <= 0.0 => "now".to_owned(),
+        Some(next) => format!("{next:.1} s"),
+    };
     format!(
         "{:<12}{taints:<22}{:>6}{:>10}{next:>10}{:>8}",
         row.node, row.pods, row.counting, row.going

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
+use tracing::debug;
 
 use super::cast::{Cast, MAINTENANCE, NAMESAKE, uid};
 use super::ledger::Ledger;
@@ -54,13 +55,19 @@ pub(super) struct Stage {
     controllers: Controllers,
     served: Served,
     client: Client,
+    compat: Compat,
     /// `None` only while it is being restarted.
     controller: Option<Running>,
 }
 
 impl Stage {
     /// Sets the stage and starts the controller. Returns when it knows the cluster.
-    pub(super) async fn set(nodes: usize, pods: usize, at: SocketAddr) -> anyhow::Result<Self> {
+    pub(super) async fn set(
+        nodes: usize,
+        pods: usize,
+        at: SocketAddr,
+        compat: Compat,
+    ) -> anyhow::Result<Self> {
         let clock = Clock::system();
         let options = Options { history: HISTORY, ..Options::default() };
         let cluster = Embedded::new(clock.clone(), options);
@@ -72,6 +79,7 @@ impl Stage {
         let watching = Arc::clone(&ledger);
         cluster.store().observe(move |change| watching.lock().take(change));
         let cast = Cast::enter(cluster.store(), nodes, pods)?;
+        debug!(nodes, pods, "stored the pods");
         let options = hollow::Options {
             lease_interval: LEASE_INTERVAL,
             pod_writes: KUBELET_WRITES,
@@ -81,7 +89,9 @@ impl Stage {
             ..hollow::Options::default()
         };
         let kubelets = HollowKubelets::start(cluster.client(), options).await?;
+        debug!("started the kubelets");
         kubelets.add_nodes(cast.hollow_nodes()).await?;
+        debug!("registered the nodes");
         let settings = Settings {
             monitor_period: MONITOR_PERIOD,
             monitor_grace: MONITOR_GRACE,
@@ -90,8 +100,19 @@ impl Stage {
         };
         let controllers = Controllers::start(cluster.store(), &settings);
         let client = client(&served.url())?;
-        let controller = Some(start(&client, FREE_PORT).await?);
-        Ok(Self { cast, cluster, ledger, kubelets, controllers, served, client, controller })
+        debug!("started the controllers of the cluster");
+        let controller = Some(start(&client, FREE_PORT, compat).await?);
+        Ok(Self {
+            cast,
+            cluster,
+            ledger,
+            kubelets,
+            controllers,
+            served,
+            client,
+            compat,
+            controller,
+        })
     }
 
     /// The cluster's time.
@@ -163,13 +184,14 @@ impl Stage {
         Ok(())
     }
 
-    /// Whether that pod is there again, as another one that nobody has asked to go.
-    pub(super) fn namesake_is_back(&self) -> bool {
+    /// On which node that pod is again, as another one that nobody has asked to go.
+    pub(super) fn namesakes_node(&self) -> Option<String> {
         let (namespace, name) = NAMESAKE;
-        let pod = self.cluster.store().get(Resource::Pods, namespace, name);
-        pod.is_ok_and(|pod| {
-            uid(&pod) != self.cast.namesake && pod["metadata"]["deletionTimestamp"].is_null()
-        })
+        let pod = self.cluster.store().get(Resource::Pods, namespace, name).ok()?;
+        let is_another = uid(&pod) != self.cast.namesake;
+        let stays = pod["metadata"]["deletionTimestamp"].is_null();
+        let node = pod["spec"]["nodeName"].as_str().unwrap_or("no node");
+        (is_another && stays).then(|| node.to_owned())
     }
 
     /// Stops the controller and starts it again.
@@ -180,7 +202,7 @@ impl Stage {
             address = running.address();
             running.stop().await?;
         }
-        self.controller = Some(start(&self.client, address).await?);
+        self.controller = Some(start(&self.client, address, self.compat).await?);
         Ok(())
     }
 
@@ -218,12 +240,12 @@ fn client(url: &str) -> anyhow::Result<Client> {
 }
 
 /// Starts the controller, and waits until it knows all nodes and pods.
-async fn start(client: &Client, listen: SocketAddr) -> anyhow::Result<Running> {
+async fn start(client: &Client, listen: SocketAddr, compat: Compat) -> anyhow::Result<Running> {
     let config = Config {
         kubeconfig: None,
         context: None,
         listen,
-        compat: Compat::None,
+        compat,
         instance: "ostrakon-demo".to_owned(),
     };
     let cluster =

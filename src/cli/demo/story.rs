@@ -25,10 +25,14 @@ const SILENCE: f64 = 1.0;
 const NAMESAKE: f64 = 6.0;
 const REPAIR: f64 = 8.0;
 const RESTART: f64 = 11.0;
+/// After the deadline of the pod that is no more.
+const OLD_DEADLINE: f64 = 15.6;
 const COMEBACK: f64 = 17.0;
 const END: f64 = 21.0;
 /// The repair comes too late if the second countdown, of 10 s, is about to end.
 const LATEST_REPAIR: f64 = 9.5;
+/// Later than this nobody goes: a countdown that began anew with the restart would be over then.
+const TOO_LATE: Duration = Duration::from_secs(10);
 /// So long after its time something is waited for: a busy machine is no failure.
 const PATIENCE: f64 = 20.0;
 
@@ -82,13 +86,20 @@ impl<'a> Story<'a> {
         }
 
         self.until(RESTART).await?;
-        let text = "The controller is stopped and started anew. No countdown starts anew with it.";
+        let text =
+            "The controller is stopped and started anew. No countdown may begin anew with it.";
         self.step("restart", &[], text)?;
         let stopped = self.seconds();
         self.stage.restart().await?;
         let seconds = self.seconds();
         let line = Line::Restarted { seconds, away_seconds: rounded(seconds - stopped) };
         self.screen.say(Some(seconds), &line)?;
+
+        self.until(OLD_DEADLINE).await?;
+        if let Some(node) = self.stage.namesakes_node() {
+            let text = format!("shop/db-0 was due at 15 s; the new one, on {node}, is left alone");
+            self.screen.say_text(Some(self.seconds()), &text)?;
+        }
 
         self.until(COMEBACK).await?;
         self.until_evicted_from(&silent).await?;
@@ -115,6 +126,7 @@ impl<'a> Story<'a> {
 
     /// Goes on telling what happens until the future is dropped or the controller fails.
     pub(super) async fn go_on(&mut self) -> anyhow::Result<()> {
+        self.stage.ledger().end();
         loop {
             self.until(self.seconds() + 1.0).await?;
         }
@@ -275,7 +287,7 @@ impl<'a> Story<'a> {
         let overdue = ledger.overdue(self.stage.now());
         failures.extend(overdue.map(|pod| format!("{pod} had to go and is still there")));
         failures.extend(differences(&self.stage.cast.to_go, ledger.evicted()));
-        if !self.stage.namesake_is_back() {
+        if self.stage.namesakes_node().is_none() {
             failures.push("shop/db-0 is not there again, or is to go again".to_owned());
         }
         let in_order: Vec<_> = ledger.evicted().iter().map(|(_, late)| *late).collect();
@@ -296,7 +308,7 @@ impl<'a> Story<'a> {
     }
 }
 
-/// Where the evicted pods are not those that the story sends away.
+/// Where the evicted pods are not those that the story sends away, or went far too late.
 fn differences(to_go: &BTreeSet<String>, evicted: &[(String, Duration)]) -> Vec<String> {
     let went: BTreeSet<_> = evicted.iter().map(|(uid, _)| uid.clone()).collect();
     let missing = to_go.difference(&went).count();
@@ -307,6 +319,10 @@ fn differences(to_go: &BTreeSet<String>, evicted: &[(String, Duration)]) -> Vec<
     }
     if extra > 0 {
         failures.push(format!("{extra} pods were evicted that the story does not send away"));
+    }
+    let late = evicted.iter().filter(|(_, late)| *late > TOO_LATE).count();
+    if late > 0 {
+        failures.push(format!("{late} of the pods went more than {TOO_LATE:?} late"));
     }
     failures
 }
@@ -344,5 +360,8 @@ mod tests {
         assert!(differences(&to_go, &evicted(&["b", "a"])).is_empty());
         assert_eq!(differences(&to_go, &evicted(&["a"])).len(), 1);
         assert_eq!(differences(&to_go, &evicted(&["a", "c"])).len(), 2);
+        let mut late = evicted(&["b", "a"]);
+        late[0].1 = Duration::from_secs(11);
+        assert_eq!(differences(&to_go, &late), ["1 of the pods went more than 10s late"]);
     }
 }

@@ -123,13 +123,14 @@ impl Line {
             ),
             Self::Step { text, .. } => text.clone(),
             Self::Tainted { node, taint, at_once, counting, staying, .. } => {
-                format!("{node} has {}: {}", short(taint), outlook(*at_once, counting, *staying))
+                let outlook = outlook(*at_once, counting, *staying);
+                format!("{node} is tainted {}:NoExecute: {outlook}", short(taint))
             }
             Self::Untainted { node, taint, cancelled: 0, .. } => {
-                format!("{node} has {} no more", short(taint))
+                format!("{node} is rid of {}:NoExecute", short(taint))
             }
             Self::Untainted { node, taint, cancelled, .. } => format!(
-                "{node} has {} no more: {} cancelled, the pods stay",
+                "{node} is rid of {}:NoExecute: {} cancelled, the pods stay",
                 short(taint),
                 counted(*cancelled, "countdown")
             ),
@@ -174,15 +175,27 @@ impl Summary {
 fn outlook(at_once: usize, counting: &BTreeMap<i64, usize>, staying: usize) -> String {
     let mut parts = Vec::new();
     if at_once > 0 {
-        parts.push(format!("{at_once} go now"));
+        parts.push(format!("{} now", goes(at_once)));
     }
-    for (seconds, number) in counting {
-        parts.push(format!("{number} in {seconds} s"));
+    // As a rule as many go each time.
+    let number = counting.values().next().copied().unwrap_or_default();
+    if counting.len() > 1 && counting.values().all(|other| *other == number) {
+        let seconds: Vec<_> = counting.keys().map(i64::to_string).collect();
+        parts.push(format!("{number} each in {} s", seconds.join(", ")));
+    } else {
+        for (seconds, number) in counting {
+            let who = if parts.is_empty() { goes(*number) } else { number.to_string() };
+            parts.push(format!("{who} in {seconds} s"));
+        }
     }
     if staying > 0 {
         parts.push(format!("{staying} stay"));
     }
     if parts.is_empty() { "it has no pods".to_owned() } else { parts.join(", ") }
+}
+
+fn goes(number: usize) -> String {
+    format!("{} {}", pods(number), if number == 1 { "goes" } else { "go" })
 }
 
 /// A taint's key without the prefix that all of Kubernetes' own have.
@@ -201,7 +214,8 @@ fn counted(number: usize, what: &str) -> String {
 
 /// Seconds to the millisecond: finer is noise.
 pub(super) fn rounded(seconds: f64) -> f64 {
-    (seconds * 1e3).round() / 1e3
+    // Adding zero takes the sign off a negative one.
+    (seconds * 1e3).round() / 1e3 + 0.0
 }
 
 /// A number with commas between thousands.
@@ -222,7 +236,11 @@ fn millis(duration: Duration) -> String {
 }
 
 fn millis_of(millis: f64) -> String {
-    if millis < 10.0 { format!("{millis:.1} ms") } else { format!("{millis:.0} ms") }
+    match millis {
+        ..10.0 => format!("{millis:.1} ms"),
+        ..1000.0 => format!("{millis:.0} ms"),
+        _ => format!("{:.1} s", millis / 1000.0),
+    }
 }
 
 #[cfg(test)]
@@ -234,6 +252,7 @@ mod tests {
         assert_eq!(["0", "999", "6,000", "1,234,567"], [0, 999, 6000, 1_234_567].map(grouped)[..]);
         assert_eq!(millis(Duration::from_micros(2_345)), "2.3 ms");
         assert_eq!(millis(Duration::from_millis(139)), "139 ms");
+        assert_eq!(millis(Duration::from_millis(11_156)), "11.2 s");
     }
 
     #[test]
@@ -259,6 +278,15 @@ mod tests {
                 "1 pod whose 5 s are over: evicted 4.0 ms after the deadline",
             ]
         );
+    }
+
+    #[test]
+    fn what_becomes_of_the_pods_of_a_node_is_told_shortly() {
+        let each = BTreeMap::from([(5, 3), (10, 3)]);
+        assert_eq!(outlook(12, &each, 6), "12 pods go now, 3 each in 5, 10 s, 6 stay");
+        let apart = BTreeMap::from([(8, 1), (300, 16)]);
+        assert_eq!(outlook(0, &apart, 0), "1 pod goes in 8 s, 16 in 300 s");
+        assert_eq!(outlook(0, &BTreeMap::new(), 0), "it has no pods");
     }
 
     #[test]

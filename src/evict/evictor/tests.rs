@@ -488,6 +488,30 @@ async fn a_deletion_that_was_taken_and_not_done_is_sent_again() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_deletion_without_an_answer_is_looked_for_before_it_is_sent_again() {
+    for kind in [FailureKind::Timeout, FailureKind::Connection, FailureKind::Unexpected] {
+        let lost = || Failure::Retry { kind, message: "no answer".into(), after: None };
+        let bench = Bench::new();
+        bench.refuse("delete", lost());
+        bench.run().await;
+        bench.requests();
+        bench.world.lock().stored = Some(Pod { class: PodClass::Terminating, ..pod() });
+        tokio::time::advance(Duration::from_secs(1)).await;
+        bench.run().await;
+        assert_eq!(bench.requests(), ["node", "pod"], "it was carried out");
+        assert_eq!(bench.state(), Some(State::Sent));
+
+        let bench = Bench::new();
+        bench.refuse("delete", lost());
+        bench.run().await;
+        bench.requests();
+        tokio::time::advance(Duration::from_secs(1)).await;
+        bench.run().await;
+        assert_eq!(bench.requests(), ["node", "pod", "delete"], "it was not");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_failed_read_of_the_node_puts_the_eviction_off() {
     let bench = Bench::new();
     bench.refuse("node", server_error());

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use crate::ctx::Ctx;
 use crate::harness::audit::{Audit, AuditRecord};
+use crate::harness::witness::Sighting;
 use crate::harness::{Arena, Bed, NodeRef, Ostrakon, PodRef, User, Verb, Witness, wait};
 
 /// How long something that is to happen at once may take, on a busy machine.
@@ -50,6 +51,19 @@ pub(super) fn seconds(seconds: i64) -> SignedDuration {
     SignedDuration::from_secs(seconds)
 }
 
+/// Waits until `pod` is deleted, which it may be already, and fails if that was before `earliest`.
+pub(super) async fn deleted_not_before(
+    witness: &Witness,
+    pod: &PodRef,
+    earliest: Timestamp,
+    patience: Duration,
+) -> Result<()> {
+    let sightings = witness.deleted_within([pod], patience).await?;
+    let touched = sightings.first().and_then(Sighting::touched).context("a deleted pod")?;
+    ensure!(touched.wall >= earliest, "{pod} went at {}, before {earliest}", touched.wall);
+    Ok(())
+}
+
 /// Fails unless what ostrakon wrote in `arena` is this and nothing else: for each pod in `evicted`
 /// one patch of its status and then one delete, both for its UID and both carried out; and new
 /// events.
@@ -74,7 +88,8 @@ pub(super) async fn only_these_evicted_of_those_tried(
 ) -> Result<()> {
     let written = written(bed, arena, evicted.len()).await?;
     for record in written.records() {
-        let is_refused = record.code() == 409 || record.code() == 404;
+        // What a patch and a delete for another UID than the present one are answered with.
+        let is_refused = record.code() == 422 || record.code() == 409;
         ensure!(record.succeeded() || is_refused, "refused otherwise: {record:#?}");
         ensure!(record.uid_precondition().is_some(), "whichever had the name: {record:#?}");
     }

@@ -9,8 +9,7 @@ use super::outside::{figure, nothing_was_written_about, ostrakon_behind};
 use crate::ctx::{Ctx, Scenario, trial};
 use crate::harness::cluster::pod;
 use crate::harness::{
-    Answer, Arena, Fault, FaultProxy, Match, NodeRef, Ostrakon, PodRef, User, Verb, Witness,
-    no_execute,
+    Answer, Arena, Fault, FaultProxy, Match, NodeRef, Ostrakon, PodRef, Verb, Witness, no_execute,
 };
 
 pub(super) fn trials() -> Vec<Scenario> {
@@ -26,8 +25,8 @@ pub(super) fn trials() -> Vec<Scenario> {
 
 const KEY: &str = "agent-not-ready";
 /// By how much the watch of the nodes is behind.
-const BEHIND: Duration = Duration::from_secs(1);
-const NODES: usize = 10;
+pub(super) const BEHIND: Duration = Duration::from_secs(1);
+pub(super) const NODES: usize = 10;
 const ROUNDS: usize = 10;
 /// Longer than it takes until a taint is known behind the proxy.
 const KNOWN: Duration = Duration::from_millis(1700);
@@ -92,7 +91,7 @@ async fn round(stage: &(&Arena, &Witness), node: &NodeRef, name: &str) -> Result
 }
 
 /// All rounds, the nodes side by side. Returns the pods, each with whether it was touched.
-async fn rounds(
+pub(super) async fn rounds(
     arena: &Arena,
     witness: &Witness,
     nodes: &[NodeRef],
@@ -120,7 +119,7 @@ async fn a_pod_bound_after_the_taint_went_stays(ctx: &Ctx) -> Result<()> {
     let saved = stage.result("unconfirmed").await?;
     figure(format!("{touched} of {} pods evicted wrongly; put off {saved} times", pods.len()));
     ensure!(touched == 0, "{touched} of {} pods were evicted", pods.len());
-    nothing_was_written_about(ctx.bed(), User::Ostrakon, pods.iter().map(|(pod, _)| pod))?;
+    nothing_was_written_about(ctx.bed(), pods.iter().map(|(pod, _)| pod))?;
     // Without this the race did not take place and the rounds proved nothing.
     ensure!(saved >= 0.8 * (NODES * ROUNDS) as f64, "only {saved} pods were met by old facts");
     stage.still_evicts().await
@@ -144,7 +143,7 @@ async fn a_pod_bound_after_the_taint_went_stays_although_another_just_had_to_go(
     };
     let stay: Vec<PodRef> =
         futures::stream::iter(&stage.nodes).map(of_node).buffered(NODES).try_collect().await?;
-    nothing_was_written_about(ctx.bed(), User::Ostrakon, &stay)?;
+    nothing_was_written_about(ctx.bed(), &stay)?;
     stage.still_evicts().await
 }
 
@@ -167,7 +166,7 @@ async fn a_pod_that_was_bound_unseen_stays_although_the_node_watch_is_dead(
     // The watch of the pods is taken up within its longest pause.
     stage.witness.never_deleted_for([&stays], Duration::from_secs(12)).await?;
     ensure!(stage.proxy.open(&Match::watch("pods")) == 1, "the pods are still not watched");
-    nothing_was_written_about(ctx.bed(), User::Ostrakon, [&stays])?;
+    nothing_was_written_about(ctx.bed(), [&stays])?;
     stage.proxy.clear();
     stage.still_evicts().await
 }
@@ -189,7 +188,7 @@ async fn a_taint_that_was_there_for_a_moment_evicts_nobody_later(ctx: &Ctx) -> R
     };
     futures::future::try_join_all(stage.nodes.iter().map(flap)).await?;
     stage.witness.never_deleted_for(&pods, BEHIND + KNOWN).await?;
-    nothing_was_written_about(ctx.bed(), User::Ostrakon, &pods)?;
+    nothing_was_written_about(ctx.bed(), &pods)?;
     stage.still_evicts().await
 }
 
@@ -234,6 +233,6 @@ async fn a_frozen_process_wakes_up_and_evicts_nobody(ctx: &Ctx) -> Result<()> {
     stage.ostrakon.thaw()?;
     let pods: Vec<PodRef> = counts.into_iter().chain(bound).collect();
     stage.witness.never_deleted_for(&pods, Duration::from_secs(5)).await?;
-    nothing_was_written_about(ctx.bed(), User::Ostrakon, &pods)?;
+    nothing_was_written_about(ctx.bed(), &pods)?;
     stage.still_evicts().await
 }

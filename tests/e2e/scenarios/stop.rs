@@ -182,7 +182,7 @@ async fn an_api_server_that_hangs_cannot_hold_it(ctx: &Ctx) -> Result<()> {
         arena.taint(node, no_execute("k")).await?;
     }
     let marks = Match::verbs([Verb::Patch]).resource("pods/status");
-    stage.on_their_way(&marks, NODES).await?;
+    stage.on_their_way(&marks, 1).await?;
     stage.on_their_way(&records, 4).await?;
     // From here on nothing at all is answered.
     stage.proxy.set_rules(vec![Match::all().then(Fault::Hang)]);
