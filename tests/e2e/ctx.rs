@@ -9,7 +9,7 @@ use libtest_mimic::{Arguments, Failed, Trial};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::RwLock;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use crate::harness::{Arena, Bed, Ostrakon};
 
@@ -121,6 +121,7 @@ type Run = dyn Fn(&Ctx, &Handle, Duration) -> Result<()> + Send + Sync;
 pub(crate) struct Scenario {
     name: String,
     alone: bool,
+    on_request: bool,
     limit: Duration,
     run: Arc<Run>,
 }
@@ -142,6 +143,7 @@ impl Scenario {
         Self {
             name: path.to_owned(),
             alone: false,
+            on_request: false,
             limit: LIMIT,
             run: Arc::new(move |ctx, handle, limit| {
                 handle.block_on(async {
@@ -160,8 +162,13 @@ impl Scenario {
         self
     }
 
+    /// Runs only when ignored trials are asked for: it is about another program.
+    pub(crate) fn on_request(mut self) -> Self {
+        self.on_request = true;
+        self
+    }
+
     /// May take so long.
-    #[allow(dead_code, reason = "for scenarios; the smoke trials are short")]
     pub(crate) fn within(mut self, limit: Duration) -> Self {
         self.limit = limit;
         self
@@ -172,21 +179,22 @@ impl Scenario {
     }
 
     pub(crate) fn is_filtered_out(&self, args: &Arguments) -> bool {
-        args.is_filtered_out(&Trial::test(self.name.clone(), || Ok(())))
+        let trial = Trial::test(self.name.clone(), || Ok(()));
+        args.is_filtered_out(&trial.with_ignored_flag(self.on_request))
     }
 
     pub(crate) fn into_trial(self, floor: &Floor, handle: &Handle) -> Trial {
-        let name = self.name.clone();
+        let (name, on_request) = (self.name.clone(), self.on_request);
         match floor {
             Floor::House(house) => {
                 let (house, handle) = (Arc::clone(house), handle.clone());
-                Trial::test(name, move || self.run_in(house, &handle))
+                Trial::test(name, move || self.run_in(house, &handle)).with_ignored_flag(on_request)
             }
             Floor::Absent => {
                 let run = || Err(Failed::from("there is no control plane to run this on"));
                 Trial::test(name, run).with_ignored_flag(true)
             }
-            Floor::NotNeeded => Trial::test(name, || Ok(())),
+            Floor::NotNeeded => Trial::test(name, || Ok(())).with_ignored_flag(on_request),
         }
     }
 
@@ -204,11 +212,21 @@ impl Scenario {
         } else {
             shared = Some(handle.block_on(ctx.house.turn.read()));
         }
+        let begin = Instant::now();
         let outcome = catch_unwind(AssertUnwindSafe(|| (self.run)(&ctx, handle, self.limit)));
+        say_time(&self.name, begin.elapsed());
         // What is left over after this is in nobody's way.
         let _ = handle.block_on(async { timeout(CLEANING, ctx.clean_up(self.alone)).await });
         drop((shared, alone));
         outcome.unwrap_or_else(|panic| resume_unwind(panic)).map_err(failed)
+    }
+}
+
+/// Says how long a scenario took, to whoever asks by `OSTRAKON_TIMES=1`.
+#[allow(clippy::print_stderr, reason = "figures are for the reader of the run")]
+fn say_time(name: &str, took: Duration) {
+    if std::env::var_os("OSTRAKON_TIMES").is_some() {
+        eprintln!("  figure: {name} took {:.1} s", took.as_secs_f64());
     }
 }
 

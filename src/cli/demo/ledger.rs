@@ -103,6 +103,8 @@ struct NodeFacts {
 pub(super) struct Ledger {
     nodes: HashMap<String, NodeFacts>,
     pods: HashMap<String, PodFacts>,
+    /// Whether the story is over: others may delete what they like then.
+    over: bool,
     /// UIDs of pods that the story itself deletes.
     by_hand: HashSet<String>,
     evicted: Vec<(String, Duration)>,
@@ -132,6 +134,11 @@ impl Ledger {
         for pod in self.pods.values_mut() {
             pod.from_the_first = true;
         }
+    }
+
+    /// The story is over: only deletions by taint eviction matter from now on.
+    pub(super) fn end(&mut self) {
+        self.over = true;
     }
 
     /// How many pods of the first cast are there, and nobody has asked to go.
@@ -235,7 +242,9 @@ impl Ledger {
         }
         if !facts.deleted && !meta(pod, "deletionTimestamp").is_empty() {
             facts.deleted = true;
-            self.judge(uid, at);
+            if !self.over || is_by_taint(pod) {
+                self.judge(uid, at);
+            }
         }
     }
 
@@ -305,6 +314,12 @@ impl Ledger {
             self.news.push((at, News::Tainted { node, key, outlook }));
         }
     }
+}
+
+/// Whether the pod carries the mark that taint eviction leaves before it deletes.
+fn is_by_taint(pod: &Value) -> bool {
+    let conditions = pod.pointer("/status/conditions").and_then(Value::as_array);
+    conditions.into_iter().flatten().any(|c| text(c, "reason") == "DeletionByTaintManager")
 }
 
 fn meta<'a>(object: &'a Value, field: &str) -> &'a str {

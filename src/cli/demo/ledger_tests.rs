@@ -141,3 +141,19 @@ async fn a_row_shows_who_is_left_and_when_the_next_goes() {
     assert_eq!(row.next.unwrap().duration_since(now), SignedDuration::from_secs(5));
     assert_eq!(ledger.tainted().into_iter().collect::<Vec<_>>(), ["n1"]);
 }
+
+#[tokio::test(start_paused = true)]
+async fn after_the_story_others_may_delete() {
+    let bed = Bed::new();
+    bed.ledger.lock().end();
+    bed.delete("none");
+    assert!(bed.wrong().is_empty());
+    let mark = |pod: &Value| {
+        let mut pod = pod.clone();
+        pod["status"]["conditions"] = json!([{"reason": "DeletionByTaintManager"}]);
+        Ok(pod)
+    };
+    bed.store.modify(Resource::Pods, "default", "ever", Part::Status, false, mark).unwrap();
+    bed.delete("ever");
+    assert_eq!(bed.wrong().len(), 1);
+}

@@ -35,6 +35,9 @@ use crate::clock::Clock;
 use crate::config::Compat;
 use crate::observe::{LogFormat, LogLevel, start_logs};
 
+/// Signals that follow each other within this time are one.
+const SAME_SIGNAL: Duration = Duration::from_millis(500);
+
 /// Show the controller at work on a cluster in this process, in half a minute
 ///
 /// Starts a cluster of hollow nodes in memory and runs the controller on it, unchanged: nodes are
@@ -139,9 +142,14 @@ async fn until_stopped(arguments: &Arguments, pods: usize) -> anyhow::Result<()>
         io::ErrorKind::BrokenPipe => Ok(()),
         _ => Err(error),
     })?;
+    let again = async {
+        // Some send a signal to the process and to its group, which is meant as one.
+        tokio::time::sleep(SAME_SIGNAL).await;
+        next().await;
+    };
     tokio::select! {
         stopped = stage.stop() => outcome.and(stopped),
-        () = next() => Err(anyhow!("ended by a second signal")),
+        () = again => Err(anyhow!("ended by a second signal")),
     }
 }
 

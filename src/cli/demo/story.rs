@@ -126,6 +126,7 @@ impl<'a> Story<'a> {
 
     /// Goes on telling what happens until the future is dropped or the controller fails.
     pub(super) async fn go_on(&mut self) -> anyhow::Result<()> {
+        self.stage.ledger().end();
         loop {
             self.until(self.seconds() + 1.0).await?;
         }

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::outside::{
     Downtimes, Due, backlog_is_empty, due_by, each_went_in_time, figure, none_was_deleted_twice,
-    nothing_was_written_about, record_of,
+    nothing_was_written_about, record_of, until,
 };
 use crate::ctx::{Ctx, Scenario, trial};
 use crate::harness::cluster::{node, pod};
@@ -33,13 +33,6 @@ const KEY: &str = "fault";
 
 /// How long a process that was killed stays down before it is started again.
 const DOWN: Duration = Duration::from_secs(1);
-
-async fn until(moment: Timestamp) {
-    let left = moment.duration_since(system_time());
-    if let Ok(left) = Duration::try_from(left) {
-        tokio::time::sleep(left).await;
-    }
-}
 
 fn seconds(seconds: i64) -> SignedDuration {
     SignedDuration::from_secs(seconds)
@@ -112,7 +105,7 @@ async fn two_kills(ctx: &Ctx, stamped: bool) -> Result<()> {
     let lateness = each_went_in_time(bed, &witness, &due, &down).await?;
     figure(&lateness);
     witness.never_deleted_for(&stay, Duration::from_secs(2)).await?;
-    nothing_was_written_about(bed, User::Ostrakon, &stay)?;
+    nothing_was_written_about(bed, &stay)?;
     none_was_deleted_twice(bed, arena.namespace(), User::Ostrakon)?;
     backlog_is_empty(&ostrakon).await?;
     ostrakon.stop().await?;
@@ -266,7 +259,7 @@ async fn deadlines_of_an_outage_survive_restarts_of_the_lifecycle_controller(
     until(last + super::outside::LATE).await;
     let lateness = each_went_in_time(&bed, &witness, &due, &down).await?;
     figure(&lateness);
-    nothing_was_written_about(&bed, User::Ostrakon, &stay)?;
+    nothing_was_written_about(&bed, &stay)?;
     none_was_deleted_twice(&bed, arena.namespace(), User::Ostrakon)?;
     ostrakon.stop().await?;
     bed.stop().await
@@ -315,7 +308,7 @@ async fn a_node_that_is_made_anew_is_judged_anew(ctx: &Ctx) -> Result<()> {
     figure(&lateness);
     let stay: Vec<&PodRef> = pods.iter().filter(|pod| pod.name.starts_with("clean")).collect();
     witness.never_deleted_for(stay.iter().copied(), Duration::from_secs(2)).await?;
-    nothing_was_written_about(bed, User::Ostrakon, stay)?;
+    nothing_was_written_about(bed, stay)?;
     wait::until("no record where nothing counts", Duration::from_secs(10), async || {
         Ok(record_of(&arena.nodes().get(clean.name()).await?).is_none().then_some(()))
     })
@@ -373,7 +366,7 @@ async fn a_storm_of_taints_evicts_nobody_early(ctx: &Ctx) -> Result<()> {
     let gone: Vec<&PodRef> = due.iter().map(|due| &due.pod).collect();
     let stay: Vec<&PodRef> = pods.iter().filter(|pod| !gone.contains(pod)).collect();
     witness.never_deleted_for(stay.iter().copied(), Duration::from_secs(6)).await?;
-    nothing_was_written_about(bed, User::Ostrakon, stay)?;
+    nothing_was_written_about(bed, stay)?;
     ostrakon.stop().await?;
     Ok(())
 }

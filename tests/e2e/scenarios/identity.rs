@@ -108,8 +108,8 @@ async fn a_stateful_set_on_a_tainted_node_loses_each_of_its_pods_once(ctx: &Ctx)
     // What was on its way when the taint went has had its time.
     tokio::time::sleep(Duration::from_secs(5)).await;
     let last = alive();
-    ensure!(last.len() == 2, "{last:?}");
-    witness.never_deleted_for(&last, QUIET).await?;
+    tokio::time::sleep(QUIET).await;
+    ensure!(last.len() == 2 && alive() == last, "{last:?}, then {:?}", alive());
 
     let writes = bed.audit()?.by(User::Ostrakon).namespace(arena.namespace()).writes();
     let writes = writes.that(|record| record.resource() == "pods");
@@ -120,9 +120,12 @@ async fn a_stateful_set_on_a_tainted_node_loses_each_of_its_pods_once(ctx: &Ctx)
     }
     for sighting in witness.sightings() {
         let verbs = by_uid.remove(&sighting.pod.uid).unwrap_or_default();
-        let expected: &[Verb] =
-            if sighting.deleted.is_some() { &[Verb::Patch, Verb::Delete] } else { &[] };
-        ensure!(verbs == expected, "{}: {verbs:?}", sighting.pod);
+        // One that stays may have been marked when the taint went.
+        let is_right = match sighting.deleted {
+            Some(_) => verbs == [Verb::Patch, Verb::Delete],
+            None => verbs.is_empty() || verbs == [Verb::Patch],
+        };
+        ensure!(is_right, "{}: {verbs:?}", sighting.pod);
     }
     if let Some((uid, verbs)) = by_uid.into_iter().next() {
         bail!("a pod that nobody saw, {uid}: {verbs:?}");

@@ -1,8 +1,10 @@
 //! What ostrakon does in a cluster.
 
 mod basics;
+mod compare;
 mod evidence;
 mod exact;
+mod faults;
 mod identity;
 mod lifecycle;
 mod outages;
@@ -11,6 +13,7 @@ mod race;
 mod reports;
 mod start;
 mod stop;
+mod watches;
 
 use crate::ctx::Scenario;
 
@@ -18,7 +21,9 @@ use crate::ctx::Scenario;
 pub(crate) fn trials() -> Vec<Scenario> {
     [
         basics::trials(),
+        compare::trials(),
         exact::trials(),
+        faults::trials(),
         identity::trials(),
         lifecycle::trials(),
         outages::trials(),
@@ -26,6 +31,7 @@ pub(crate) fn trials() -> Vec<Scenario> {
         reports::trials(),
         start::trials(),
         stop::trials(),
+        watches::trials(),
     ]
     .concat()
 }

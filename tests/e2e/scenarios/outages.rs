@@ -46,9 +46,9 @@ async fn the_api_server_is_away(ctx: &Ctx, how: How) -> Result<()> {
         pod(name).on(node).grace(0).scheduled_at(an_hour_ago).tolerates_for("k", seconds)
     };
     let soon = arena.create(counting("soon", &n, 5)).await?;
-    let far = arena.create(counting("far", &n, 22)).await?;
+    let far = arena.create(counting("far", &n, 16)).await?;
     let forever = arena.create(pod("forever").on(&n).tolerates("k")).await?;
-    let saved = arena.create(counting("saved", &mended, 22)).await?;
+    let saved = arena.create(counting("saved", &mended, 16)).await?;
     let victim = arena.create(pod("victim").on(&late).grace(0)).await?;
     let added = this_second();
     arena.taint(&n, no_execute("k").added_at(added)).await?;
@@ -66,7 +66,7 @@ async fn the_api_server_is_away(ctx: &Ctx, how: How) -> Result<()> {
     arena.untaint(&mended, "k").await?;
     arena.taint(&late, no_execute("k").added_now()).await?;
 
-    let far_at = added + seconds(22);
+    let far_at = added + seconds(16);
     // As long as the server was away, pauses have grown; they start anew with the next pod.
     let patience = Duration::from_secs(20);
     try_join!(

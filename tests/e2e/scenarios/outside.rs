@@ -1,4 +1,3 @@
-#![allow(dead_code)]
 //! What scenarios know of a run from outside: deadlines by what the API stores, and what the audit
 //! log has. Nothing of the program under test is asked.
 
@@ -10,8 +9,10 @@ use anyhow::{Context as _, Result, ensure};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::ListParams;
+use ostrakon::clock::system_time;
 use serde_json::Value;
 
+use crate::harness::audit::Audit;
 use crate::harness::ostrakon::Launch;
 use crate::harness::{Arena, Bed, FaultProxy, Ostrakon, PodRef, User, Verb, Witness};
 
@@ -24,6 +25,14 @@ pub(super) const LATE: SignedDuration = SignedDuration::from_secs(2);
 /// ostrakon with all its requests going through `proxy`.
 pub(super) async fn ostrakon_behind(bed: &Bed, proxy: &FaultProxy) -> Result<Ostrakon> {
     Launch::new(bed.kubeconfig_via(proxy, User::Ostrakon)?).start(bed).await
+}
+
+/// Waits for a moment.
+pub(super) async fn until(moment: Timestamp) {
+    let left = moment.duration_since(system_time());
+    if let Ok(left) = Duration::try_from(left) {
+        tokio::time::sleep(left).await;
+    }
 }
 
 /// A pod, and when it is to go.
@@ -143,7 +152,7 @@ pub(super) async fn each_went_in_time(
 ) -> Result<Lateness> {
     let pods = || due.iter().map(|due| &due.pod);
     let sightings = witness.deleted_within(pods(), Duration::from_secs(1)).await?;
-    none_was_early(bed, due).await?;
+    none_was_early(bed, due)?;
     let mut lateness = Vec::new();
     for (due, sighting) in due.iter().zip(sightings) {
         let deleted = sighting.deleted.context("a deleted pod")?.wall;
@@ -160,7 +169,7 @@ pub(super) async fn each_went_in_time(
 
 /// Checks that no write was sent for a pod before its deadline, and that each pod's deletion was
 /// taken once.
-pub(super) async fn none_was_early(bed: &Bed, due: &[Due]) -> Result<()> {
+pub(super) fn none_was_early(bed: &Bed, due: &[Due]) -> Result<()> {
     let deadlines: BTreeMap<&str, &Due> =
         due.iter().map(|due| (due.pod.name.as_str(), due)).collect();
     let namespace = &due.first().context("no pods")?.pod.namespace;
@@ -169,14 +178,12 @@ pub(super) async fn none_was_early(bed: &Bed, due: &[Due]) -> Result<()> {
         let Some(due) = deadlines.get(record.name()) else {
             continue;
         };
+        if record.uid_precondition() != Some(&due.pod.uid) {
+            // It is about an earlier pod of that name, and the API server has to refuse it.
+            ensure!(!record.succeeded(), "{record:?} hit {}", due.pod);
+            continue;
+        }
         let sent = record.request_received_timestamp;
-        ensure!(
-            record.uid_precondition() == Some(&due.pod.uid),
-            "{:?} of {} is for {:?}",
-            record.verb,
-            due.pod,
-            record.uid_precondition()
-        );
         ensure!(sent >= due.at, "{:?} of {} at {sent}, before {}", record.verb, due.pod, due.at);
     }
     Ok(())
@@ -186,7 +193,8 @@ pub(super) async fn none_was_early(bed: &Bed, due: &[Due]) -> Result<()> {
 pub(super) fn none_was_deleted_twice(bed: &Bed, namespace: &str, user: User) -> Result<usize> {
     let deletes = bed.audit()?.by(user).verb(Verb::Delete).resource("pods").namespace(namespace);
     let mut taken = BTreeMap::<String, usize>::new();
-    for record in deletes.succeeded().records() {
+    let for_real = deletes.succeeded().that(|record| record.request_object["dryRun"].is_null());
+    for record in for_real.records() {
         let uid = record.uid_precondition().unwrap_or_default();
         *taken.entry(format!("{} {uid}", record.name())).or_default() += 1;
     }
@@ -195,23 +203,41 @@ pub(super) fn none_was_deleted_twice(bed: &Bed, namespace: &str, user: User) -> 
     Ok(taken.len())
 }
 
-/// Checks that nothing was written about these pods.
+/// Checks that ostrakon sent no write about these pods.
 pub(super) fn nothing_was_written_about<'a>(
     bed: &Bed,
-    user: User,
     pods: impl IntoIterator<Item = &'a PodRef>,
 ) -> Result<()> {
-    let writes = bed.audit()?.by(user).writes();
+    let writes = writes_about_pods(bed)?;
     for pod in pods {
-        let about = writes.clone().namespace(&pod.namespace).name(&pod.name);
-        let about = about.that(|record| record.resource() == "pods");
-        let touched = about.that(|record| {
-            record.uid_precondition() != Some("")
-                && record.uid_precondition().is_none_or(|uid| uid == pod.uid)
-        });
+        let touched = about(&writes, pod);
         ensure!(touched.is_empty(), "{pod} was to be left alone: {:?}", touched.records());
     }
     Ok(())
+}
+
+/// Checks that no write of ostrakon's about these pods was taken, since they were gone.
+pub(super) fn nothing_was_taken_about<'a>(
+    bed: &Bed,
+    pods: impl IntoIterator<Item = &'a PodRef>,
+) -> Result<()> {
+    let writes = writes_about_pods(bed)?.succeeded();
+    for pod in pods {
+        let taken = about(&writes, pod);
+        ensure!(taken.is_empty(), "{pod} was gone: {:?}", taken.records());
+    }
+    Ok(())
+}
+
+fn writes_about_pods(bed: &Bed) -> Result<Audit> {
+    let writes = bed.audit()?.by(User::Ostrakon).writes();
+    Ok(writes.that(|record| record.resource() == "pods"))
+}
+
+/// Those that are about this very pod, or do not say about which.
+fn about(writes: &Audit, pod: &PodRef) -> Audit {
+    let named = writes.clone().namespace(&pod.namespace).name(&pod.name);
+    named.that(|record| record.uid_precondition().is_none_or(|uid| uid == pod.uid))
 }
 
 /// Waits until ostrakon has nothing condemned left.

@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use futures::{StreamExt as _, TryStreamExt as _};
+use kube::api::{Patch, PatchParams};
+use serde_json::json;
 
 use super::outside::{figure, nothing_was_written_about, ostrakon_behind};
 use crate::ctx::{Ctx, Scenario, trial};
 use crate::harness::cluster::pod;
 use crate::harness::{
-    Answer, Arena, Fault, FaultProxy, Match, NodeRef, Ostrakon, PodRef, User, Verb, Witness,
-    no_execute,
+    Answer, Arena, Fault, FaultProxy, Match, NodeRef, Ostrakon, PodRef, Verb, Witness, no_execute,
 };
 
 pub(super) fn trials() -> Vec<Scenario> {
@@ -20,14 +21,15 @@ pub(super) fn trials() -> Vec<Scenario> {
         trial!(a_pod_that_was_bound_unseen_stays_although_the_node_watch_is_dead).alone(),
         trial!(a_taint_that_was_there_for_a_moment_evicts_nobody_later).alone(),
         trial!(a_taint_that_goes_while_the_condition_is_written_evicts_nobody).alone(),
+        trial!(a_pod_that_was_given_more_time_unseen_stays).alone(),
         trial!(a_frozen_process_wakes_up_and_evicts_nobody).alone(),
     ]
 }
 
 const KEY: &str = "agent-not-ready";
 /// By how much the watch of the nodes is behind.
-const BEHIND: Duration = Duration::from_secs(1);
-const NODES: usize = 10;
+pub(super) const BEHIND: Duration = Duration::from_secs(1);
+pub(super) const NODES: usize = 10;
 const ROUNDS: usize = 10;
 /// Longer than it takes until a taint is known behind the proxy.
 const KNOWN: Duration = Duration::from_millis(1700);
@@ -92,7 +94,7 @@ async fn round(stage: &(&Arena, &Witness), node: &NodeRef, name: &str) -> Result
 }
 
 /// All rounds, the nodes side by side. Returns the pods, each with whether it was touched.
-async fn rounds(
+pub(super) async fn rounds(
     arena: &Arena,
     witness: &Witness,
     nodes: &[NodeRef],
@@ -120,7 +122,7 @@ async fn a_pod_bound_after_the_taint_went_stays(ctx: &Ctx) -> Result<()> {
     let saved = stage.result("unconfirmed").await?;
     figure(format!("{touched} of {} pods evicted wrongly; put off {saved} times", pods.len()));
     ensure!(touched == 0, "{touched} of {} pods were evicted", pods.len());
-    nothing_was_written_about(ctx.bed(), User::Ostrakon, pods.iter().map(|(pod, _)| pod))?;
+    nothing_was_written_about(ctx.bed(), pods.iter().map(|(pod, _)| pod))?;
     // Without this the race did not take place and the rounds proved nothing.
     ensure!(saved >= 0.8 * (NODES * ROUNDS) as f64, "only {saved} pods were met by old facts");
     stage.still_evicts().await
@@ -144,7 +146,7 @@ async fn a_pod_bound_after_the_taint_went_stays_although_another_just_had_to_go(
     };
     let stay: Vec<PodRef> =
         futures::stream::iter(&stage.nodes).map(of_node).buffered(NODES).try_collect().await?;
-    nothing_was_written_about(ctx.bed(), User::Ostrakon, &stay)?;
+    nothing_was_written_about(ctx.bed(), &stay)?;
     stage.still_evicts().await
 }
 
@@ -167,7 +169,7 @@ async fn a_pod_that_was_bound_unseen_stays_although_the_node_watch_is_dead(
     // The watch of the pods is taken up within its longest pause.
     stage.witness.never_deleted_for([&stays], Duration::from_secs(12)).await?;
     ensure!(stage.proxy.open(&Match::watch("pods")) == 1, "the pods are still not watched");
-    nothing_was_written_about(ctx.bed(), User::Ostrakon, [&stays])?;
+    nothing_was_written_about(ctx.bed(), [&stays])?;
     stage.proxy.clear();
     stage.still_evicts().await
 }
@@ -189,7 +191,7 @@ async fn a_taint_that_was_there_for_a_moment_evicts_nobody_later(ctx: &Ctx) -> R
     };
     futures::future::try_join_all(stage.nodes.iter().map(flap)).await?;
     stage.witness.never_deleted_for(&pods, BEHIND + KNOWN).await?;
-    nothing_was_written_about(ctx.bed(), User::Ostrakon, &pods)?;
+    nothing_was_written_about(ctx.bed(), &pods)?;
     stage.still_evicts().await
 }
 
@@ -217,6 +219,45 @@ async fn a_taint_that_goes_while_the_condition_is_written_evicts_nobody(ctx: &Ct
     stage.still_evicts().await
 }
 
+/// Its tolerated seconds are raised right before they are over, and the watch shows it too late.
+async fn a_pod_that_was_given_more_time_unseen_stays(ctx: &Ctx) -> Result<()> {
+    let stage = Stage::set(ctx, 2).await?;
+    let on = |n: usize| &stage.nodes[n % 2];
+    let given = (0..10).map(|n| pod(&format!("given-{n}")).on(on(n)).tolerates_for(KEY, 6));
+    let given = stage.arena.create_all(given).await?;
+    let others = (0..4).map(|n| pod(&format!("others-{n}")).on(on(n)).tolerates_for(KEY, 6));
+    let others = stage.arena.create_all(others).await?;
+    for node in &stage.nodes {
+        stage.arena.taint(node, no_execute(KEY).added_now()).await?;
+    }
+    let begin = tokio::time::Instant::now();
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let behind = Match::watch("pods").then(Fault::HoldBack(Duration::from_secs(8)));
+    stage.proxy.set_rules(vec![behind]);
+    for pod in &given {
+        let object = stage.arena.pods().get(&pod.name).await?;
+        let mut tolerations = object.spec.and_then(|spec| spec.tolerations).unwrap_or_default();
+        for one in tolerations.iter_mut().filter(|one| one.key.as_deref() == Some(KEY)) {
+            one.toleration_seconds = Some(3600);
+        }
+        let patch = Patch::Merge(json!({ "spec": { "tolerations": tolerations } }));
+        stage.arena.pods().patch(&pod.name, &PatchParams::default(), &patch).await?;
+    }
+    ensure!(begin.elapsed() < Duration::from_secs(5), "too slow: {:?}", begin.elapsed());
+    stage.witness.deleted_within(&others, Duration::from_secs(8)).await?;
+    // Beyond the time at which the watch has shown the change.
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    for pod in &given {
+        let sighting = stage.witness.seen(pod).await?;
+        ensure!(sighting.deleted.is_none(), "{pod} was deleted in spite of its new toleration");
+    }
+    // The patch that told of the change stands, and nothing came after it.
+    let saved = stage.result("unconfirmed").await?;
+    ensure!(saved >= 10.0, "only {saved} pods were met by old facts");
+    stage.proxy.clear();
+    stage.still_evicts().await
+}
+
 async fn a_frozen_process_wakes_up_and_evicts_nobody(ctx: &Ctx) -> Result<()> {
     let mut stage = Stage::set(ctx, 2).await?;
     let (counting, at_once) = (stage.nodes[0].clone(), stage.nodes[1].clone());
@@ -234,6 +275,6 @@ async fn a_frozen_process_wakes_up_and_evicts_nobody(ctx: &Ctx) -> Result<()> {
     stage.ostrakon.thaw()?;
     let pods: Vec<PodRef> = counts.into_iter().chain(bound).collect();
     stage.witness.never_deleted_for(&pods, Duration::from_secs(5)).await?;
-    nothing_was_written_about(ctx.bed(), User::Ostrakon, &pods)?;
+    nothing_was_written_about(ctx.bed(), &pods)?;
     stage.still_evicts().await
 }

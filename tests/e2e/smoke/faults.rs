@@ -28,6 +28,7 @@ pub(super) fn trials() -> Vec<Scenario> {
         trial!(a_delayed_request_is_answered_late),
         trial!(a_hanging_request_is_never_answered),
         trial!(a_cut_request_ends_at_once_and_is_not_carried_out),
+        trial!(garbage_looks_like_success_and_is_not_carried_out),
         trial!(an_answer_can_end_in_its_middle),
         trial!(a_lost_answer_was_a_write_all_the_same),
         trial!(a_watch_is_held_back_in_order),
@@ -254,6 +255,20 @@ async fn a_cut_request_ends_at_once_and_is_not_carried_out(ctx: &Ctx) -> Result<
     ensure!(cut.hits() == 1 && !stage.is_deleted().await?);
     stage.proxy.clear();
     stage.delete().await?;
+    Ok(())
+}
+
+async fn garbage_looks_like_success_and_is_not_carried_out(ctx: &Ctx) -> Result<()> {
+    let stage = Stage::set(ctx).await?;
+    let page = "<html>sign in</html>";
+    stage.proxy.set_rules(vec![deletes().then(Fault::Garbage(page))]);
+    let path = format!("/api/v1/namespaces/{}/pods/{}", stage.arena.namespace(), stage.pod.name);
+    let request = http::Request::delete(path).body(kube::client::Body::empty())?;
+    let response = stage.client.send(request).await?;
+    ensure!(response.status() == 200);
+    let body = http_body_util::BodyExt::collect(response.into_body()).await?.to_bytes();
+    ensure!(body == page, "{body:?}");
+    ensure!(!stage.is_deleted().await?);
     Ok(())
 }
 

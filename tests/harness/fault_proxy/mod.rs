@@ -268,6 +268,7 @@ impl State {
             }
             Some(Fault::Answer(answer)) => Ok(made_up(&answer)?),
             Some(Fault::WatchError(answer)) => Ok(watch_error(&answer, request.headers())?),
+            Some(Fault::Garbage(text)) => Ok(json_response(StatusCode::OK, text.into())),
             Some(Fault::Hang) => std::future::pending().await,
             Some(Fault::Cut) => Err(Cut.into()),
             Some(Fault::Silence(duration)) => {

@@ -181,6 +181,8 @@ fn reason(code: u16) -> &'static str {
 pub enum Fault {
     /// Not forwarded; this is the answer.
     Answer(Answer),
+    /// Not forwarded; success with this body, as from a proxy that knows nothing of Kubernetes.
+    Garbage(&'static str),
     /// Forwarded late.
     Delay(Duration),
     /// Not forwarded, never answered; the connection stays open.
