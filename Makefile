@@ -3,7 +3,7 @@
 CARGO ?= cargo
 CONTROL_PLANE := tests/control-plane/build
 
-.PHONY: help demo fmt lint test doc control-plane e2e e2e-upstream compare bench bench-cluster deny ci
+.PHONY: help demo fmt lint test doc control-plane e2e e2e-alone e2e-upstream compare bench bench-cluster deny ci
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "%-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,8 +27,11 @@ doc: ## build the API documentation, broken links denied
 control-plane: ## build etcd and Kubernetes for the tests, once; needs Go
 	@$(CONTROL_PLANE) || test $$? -eq 77
 
-e2e: control-plane ## scenarios on a real control plane; skipped without Go
-	$(CARGO) test --locked --test e2e
+e2e: control-plane ## scenarios that share a real control plane; skipped without Go
+	OSTRAKON_E2E=shared $(CARGO) test --locked --test e2e
+
+e2e-alone: control-plane ## scenarios that need a control plane to themselves: faults, kills, restarts; by hand, 15 minutes
+	OSTRAKON_E2E=alone $(CARGO) test --locked --test e2e
 
 e2e-upstream: control-plane ## Kubernetes' own NoExecute cases, with and without ostrakon; skipped without Go
 	$(CARGO) test --locked --test upstream

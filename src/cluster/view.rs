@@ -11,11 +11,13 @@
 //! No guard of the map leaves this module; everything handed out is a shared copy.
 
 use std::borrow::Borrow;
-use std::hash::{Hash, Hasher};
+use std::collections::HashSet;
+use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::sync::Arc;
 
 use ahash::{AHashSet, RandomState};
 use dashmap::DashMap;
+use dashmap::mapref::one::RefMut;
 
 use crate::model::{Anchors, Node, NodeName, Pod, Uid};
 
@@ -23,14 +25,16 @@ use crate::model::{Anchors, Node, NodeName, Pod, Uid};
 #[derive(Debug, Default)]
 pub struct View {
     nodes: DashMap<NodeName, Entry, RandomState>,
+    /// The anchors of all nodes that have none.
+    no_anchors: Arc<Anchors>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Entry {
     /// Absent while pods are known of a node that is not.
     node: Option<Arc<Node>>,
     anchors: Arc<Anchors>,
-    pods: AHashSet<ByUid>,
+    pods: HashSet<ByUid, BuildHasherDefault<Fold>>,
 }
 
 /// A pod in a set in which its UID finds it: a map would hold each UID twice.
@@ -56,6 +60,28 @@ impl PartialEq for ByUid {
 }
 
 impl Eq for ByUid {}
+
+/// A UID is random already, and the API server's own choice: folded, it is its hash. A seed for
+/// each node's set would cost more than it protects.
+#[derive(Debug, Default)]
+struct Fold(u64);
+
+impl Hasher for Fold {
+    #[allow(clippy::cast_possible_truncation)] // Both halves are used.
+    fn write_u128(&mut self, uid: u128) {
+        self.0 = uid as u64 ^ (uid >> 64) as u64;
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
+        }
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
 
 /// A node with all its pods.
 #[derive(Clone, Debug)]
@@ -98,6 +124,22 @@ pub enum PodSeen {
 }
 
 impl View {
+    /// The entry of a node, made if there is none.
+    fn entry(&self, name: &NodeName) -> RefMut<'_, NodeName, Entry> {
+        if let Some(entry) = self.nodes.get_mut(name) {
+            return entry;
+        }
+        self.nodes.entry(name.clone()).or_insert_with(|| Entry {
+            node: None,
+            anchors: Arc::clone(&self.no_anchors),
+            pods: HashSet::default(),
+        })
+    }
+
+    fn shared(&self, anchors: Anchors) -> Arc<Anchors> {
+        if anchors == *self.no_anchors { Arc::clone(&self.no_anchors) } else { Arc::new(anchors) }
+    }
+
     /// Stores a version of a node.
     ///
     /// `advance` computes when the taints began, from what was known before (`None` at the first
@@ -107,7 +149,7 @@ impl View {
         node: Node,
         advance: impl FnOnce(Option<&Anchors>, &Node) -> Anchors,
     ) -> NodeSeen {
-        let mut entry = self.nodes.entry(node.name.clone()).or_default();
+        let mut entry = self.entry(&node.name);
         let before = entry.node.take().filter(|before| before.uid == node.uid);
         let anchors = advance(before.as_ref().map(|_| &*entry.anchors), &node);
         let anchors_same = *entry.anchors == anchors;
@@ -127,7 +169,7 @@ impl View {
             _ => NodeSeen::Changed,
         };
         if !anchors_same {
-            entry.anchors = Arc::new(anchors);
+            entry.anchors = self.shared(anchors);
         }
         let unchanged = before.filter(|before| **before == node);
         entry.node = Some(unchanged.unwrap_or_else(|| Arc::new(node)));
@@ -150,7 +192,7 @@ impl View {
         let anchors = advance(&entry.anchors, &node);
         let changed = *entry.anchors != anchors;
         if changed {
-            entry.anchors = Arc::new(anchors);
+            entry.anchors = self.shared(anchors);
         }
         changed
     }
@@ -165,7 +207,7 @@ impl View {
             return NodeSeen::Unimportant;
         }
         entry.node = None;
-        entry.anchors = Arc::default();
+        entry.anchors = Arc::clone(&self.no_anchors);
         let empty = entry.pods.is_empty();
         drop(entry);
         if empty {
@@ -177,7 +219,7 @@ impl View {
 
     /// Stores a version of a pod.
     pub fn apply_pod(&self, pod: Pod) -> PodSeen {
-        let mut entry = self.nodes.entry(pod.node.clone()).or_default();
+        let mut entry = self.entry(&pod.node);
         let tainted = entry.node.as_ref().is_some_and(|node| !node.taints.is_empty());
         let mut judged_alike = false;
         if let Some(ByUid(before)) = entry.pods.get(&pod.uid) {

@@ -11,6 +11,7 @@
 //! keeps it always. `OSTRAKON_TIMES=1` prints how long each scenario took. `OSTRAKON_CONTROL_PLANE`
 //! names a folder with a `control-plane` program to use instead of building one;
 //! `KUBEBUILDER_ASSETS` one with `etcd` and `kube-apiserver`.
+//! `OSTRAKON_E2E=shared` runs only those that share the control plane, `=alone` only the others.
 
 #![allow(
     clippy::cast_precision_loss,
@@ -42,8 +43,12 @@ fn main() -> ExitCode {
     let mut args = Arguments::from_args();
     args.test_threads.get_or_insert(AT_ONCE);
     let mut scenarios = [smoke::trials(), scenarios::trials()].concat();
-    // Those that run alone come last, or the others would wait for them.
-    scenarios.sort_by_key(Scenario::is_alone);
+    match std::env::var("OSTRAKON_E2E").as_deref() {
+        Ok("shared") => scenarios.retain(|scenario| !scenario.is_alone()),
+        Ok("alone") => scenarios.retain(Scenario::is_alone),
+        // Those that run alone come last, or the others would wait for them.
+        _ => scenarios.sort_by_key(Scenario::is_alone),
+    }
 
     let runtime = match Runtime::new() {
         Ok(runtime) => runtime,

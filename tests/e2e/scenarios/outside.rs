@@ -152,7 +152,7 @@ pub(super) async fn each_went_in_time(
 ) -> Result<Lateness> {
     let pods = || due.iter().map(|due| &due.pod);
     let sightings = witness.deleted_within(pods(), Duration::from_secs(1)).await?;
-    none_was_early(bed, due).await?;
+    none_was_early(bed, due)?;
     let mut lateness = Vec::new();
     for (due, sighting) in due.iter().zip(sightings) {
         let deleted = sighting.deleted.context("a deleted pod")?.wall;
@@ -169,7 +169,7 @@ pub(super) async fn each_went_in_time(
 
 /// Checks that no write was sent for a pod before its deadline, and that each pod's deletion was
 /// taken once.
-pub(super) async fn none_was_early(bed: &Bed, due: &[Due]) -> Result<()> {
+pub(super) fn none_was_early(bed: &Bed, due: &[Due]) -> Result<()> {
     let deadlines: BTreeMap<&str, &Due> =
         due.iter().map(|due| (due.pod.name.as_str(), due)).collect();
     let namespace = &due.first().context("no pods")?.pod.namespace;

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use futures::{StreamExt as _, TryStreamExt as _};
+use kube::api::{Patch, PatchParams};
+use serde_json::json;
 
 use super::outside::{figure, nothing_was_written_about, ostrakon_behind};
 use crate::ctx::{Ctx, Scenario, trial};
@@ -19,6 +21,7 @@ pub(super) fn trials() -> Vec<Scenario> {
         trial!(a_pod_that_was_bound_unseen_stays_although_the_node_watch_is_dead).alone(),
         trial!(a_taint_that_was_there_for_a_moment_evicts_nobody_later).alone(),
         trial!(a_taint_that_goes_while_the_condition_is_written_evicts_nobody).alone(),
+        trial!(a_pod_that_was_given_more_time_unseen_stays).alone(),
         trial!(a_frozen_process_wakes_up_and_evicts_nobody).alone(),
     ]
 }
@@ -212,6 +215,45 @@ async fn a_taint_that_goes_while_the_condition_is_written_evicts_nobody(ctx: &Ct
     tokio::time::sleep(Duration::from_secs(7)).await;
     let sighting = stage.witness.seen(&stays).await?;
     ensure!(sighting.deleted.is_none(), "deleted although the taint is gone: {sighting:?}");
+    stage.proxy.clear();
+    stage.still_evicts().await
+}
+
+/// Its tolerated seconds are raised right before they are over, and the watch shows it too late.
+async fn a_pod_that_was_given_more_time_unseen_stays(ctx: &Ctx) -> Result<()> {
+    let stage = Stage::set(ctx, 2).await?;
+    let on = |n: usize| &stage.nodes[n % 2];
+    let given = (0..10).map(|n| pod(&format!("given-{n}")).on(on(n)).tolerates_for(KEY, 6));
+    let given = stage.arena.create_all(given).await?;
+    let others = (0..4).map(|n| pod(&format!("others-{n}")).on(on(n)).tolerates_for(KEY, 6));
+    let others = stage.arena.create_all(others).await?;
+    for node in &stage.nodes {
+        stage.arena.taint(node, no_execute(KEY).added_now()).await?;
+    }
+    let begin = tokio::time::Instant::now();
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let behind = Match::watch("pods").then(Fault::HoldBack(Duration::from_secs(8)));
+    stage.proxy.set_rules(vec![behind]);
+    for pod in &given {
+        let object = stage.arena.pods().get(&pod.name).await?;
+        let mut tolerations = object.spec.and_then(|spec| spec.tolerations).unwrap_or_default();
+        for one in tolerations.iter_mut().filter(|one| one.key.as_deref() == Some(KEY)) {
+            one.toleration_seconds = Some(3600);
+        }
+        let patch = Patch::Merge(json!({ "spec": { "tolerations": tolerations } }));
+        stage.arena.pods().patch(&pod.name, &PatchParams::default(), &patch).await?;
+    }
+    ensure!(begin.elapsed() < Duration::from_secs(5), "too slow: {:?}", begin.elapsed());
+    stage.witness.deleted_within(&others, Duration::from_secs(8)).await?;
+    // Beyond the time at which the watch has shown the change.
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    for pod in &given {
+        let sighting = stage.witness.seen(pod).await?;
+        ensure!(sighting.deleted.is_none(), "{pod} was deleted in spite of its new toleration");
+    }
+    // The patch that told of the change stands, and nothing came after it.
+    let saved = stage.result("unconfirmed").await?;
+    ensure!(saved >= 10.0, "only {saved} pods were met by old facts");
     stage.proxy.clear();
     stage.still_evicts().await
 }

@@ -1,5 +1,7 @@
 //! Answers that are not what was asked for: nothing is lost, nothing panics, nothing spins.
 
+use proptest::prelude::*;
+
 use super::*;
 
 fn html() -> Bytes {
@@ -101,4 +103,35 @@ async fn an_event_that_claims_to_be_endless_is_given_up_before_it_is_read() {
     let script = [refused(), page("10", "", &[]), endless(), endless(), Reply::Hang];
     let played = play(script, 5).await;
     assert_eq!(played.requests.len(), 5, "the watch was opened anew");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Bytes of a stream that are changed, missing or cut, and what a server sends then.
+    #[test]
+    fn a_broken_stream_neither_panics_nor_spins(
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
+        lost in any::<(prop::sample::Index, prop::sample::Index)>(),
+        end in any::<prop::sample::Index>(),
+    ) {
+        let mut pieces = streamed("10", &[("a", 1), ("c", 3)]);
+        pieces.extend([added_b(), bookmark(), deleted_a()]);
+        let mut body = pieces.concat();
+        for (at, byte) in changes {
+            let at = at.index(body.len());
+            body[at] = byte;
+        }
+        let (from, to) = (lost.0.index(body.len()), lost.1.index(body.len()));
+        if from < to && to - from < 20 {
+            body.drain(from..to);
+        }
+        body.truncate(end.index(body.len() + 1));
+        let script = (0..100).map(|_| Reply::Pieces(vec![body.clone().into()]));
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.enable_time().start_paused(true).build().unwrap();
+        let played = runtime.block_on(play(script, 60));
+        // After the second failure in a row a pause is at least 0.2 s, and doubles.
+        prop_assert!(played.requests.len() < 100, "{} requests in a minute", played.requests.len());
+    }
 }
