@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use futures::try_join;
 use kube::api::{Patch, PatchParams};
 use ostrakon::clock::system_time;
@@ -130,28 +130,8 @@ async fn behind_a_cut_watch_only_what_is_still_condemned_goes(ctx: &Ctx) -> Resu
     let metrics = ostrakon.metrics().await?;
     ensure!(metrics.get("ostrakon_watch_connected") == Some(2.0), "{metrics:?}");
     ensure!(metrics.get("ostrakon_backlog_pods") == Some(0.0), "{metrics:?}");
-
-    // A version that is too old, once by status code and once in the stream.
-    for fault in [Fault::status(410), Fault::WatchError(crate::harness::Answer::new(410))] {
-        let lists = metrics_of_lists(&ostrakon).await?;
-        let expired = watches.clone().then(fault).at_most(2);
-        proxy.set_rules(vec![expired.clone()]);
-        proxy.cut(&watches);
-        wait::until("a new list of each", SOON, async || {
-            let now = metrics_of_lists(&ostrakon).await?;
-            Ok((now >= lists + 2.0 && proxy.open(&watches) == 2).then_some(()))
-        })
-        .await?;
-        ensure!(expired.hits() == 2, "{} hits", expired.hits());
-        witness.never_deleted_for([&forever, &second, &saved], QUIET).await?;
-    }
-    only_these_evicted_of_those_tried(bed, &arena, &[&condemned, &victim]).await?;
     ostrakon.stop().await?;
     Ok(())
-}
-
-async fn metrics_of_lists(ostrakon: &Ostrakon) -> Result<f64> {
-    ostrakon.metrics().await?.get("ostrakon_watch_lists_total").context("no count of lists")
 }
 
 async fn behind_a_cut_pod_watch_new_tolerations_count(ctx: &Ctx) -> Result<()> {

@@ -199,7 +199,8 @@ async fn it_says_what_it_waits_for_until_it_is_ready(ctx: &Ctx) -> Result<()> {
     let witness = arena.witness().await?;
 
     let proxy = bed.fault_proxy(1).await?;
-    let lists = |resource: &str| Match::verbs([Verb::List]).resource(resource);
+    // A list may come as the beginning of a watch.
+    let lists = |resource: &str| Match::verbs([Verb::List, Verb::Watch]).resource(resource);
     let hang = |resource: &str| lists(resource).then(Fault::Hang);
     proxy.set_rules(vec![hang("nodes"), hang("pods")]);
     let kubeconfig = bed.kubeconfig_via(&proxy, User::Ostrakon)?;

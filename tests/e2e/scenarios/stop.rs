@@ -83,7 +83,7 @@ async fn idle_it_stops_at_once(ctx: &Ctx) -> Result<()> {
 
 async fn it_stops_while_it_starts(ctx: &Ctx) -> Result<()> {
     let bed = ctx.bed();
-    for hanging in [Match::verbs([Verb::Create]), Match::verbs([Verb::List])] {
+    for hanging in [Match::verbs([Verb::Create]), Match::verbs([Verb::List, Verb::Watch])] {
         let proxy = bed.fault_proxy(1).await?;
         proxy.set_rules(vec![hanging.clone().then(Fault::Hang)]);
         let launch = Launch::new(bed.kubeconfig_via(&proxy, User::Ostrakon)?);
