@@ -10,9 +10,9 @@
 //! - [`controller`]: wires the rooms into a running process.
 //! - [`cli`] and [`config`]: what a person types, and the one validated form of it.
 //!
-//! On the ground lie [`model`], the facts that decisions are made from, and [`clock`], the one
-//! source of time, and [`backoff`], the pauses between tries. [`sim`] stands beside them: hollow kubelets for tests and trials.
-//! `docs/architecture.md` has the threads, queues and reasons.
+//! On the ground lie [`model`], the facts that decisions are made from, [`clock`], the one source
+//! of time, and [`backoff`], the pauses between tries. [`sim`] stands beside them: a cluster without
+//! machines, for tests and trials. `docs/architecture.md` has the threads, queues and reasons.
 
 pub mod backoff;
 pub mod cli;
@@ -24,4 +24,5 @@ pub mod evict;
 pub mod model;
 pub mod observe;
 pub mod pipeline;
+pub mod sim;
 pub mod taint;

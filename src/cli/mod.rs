@@ -1,13 +1,22 @@
 //! What a person types, and what the process answers.
 
+mod demo;
 mod run;
 
 use std::process::ExitCode;
 
+use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
 
 /// Exit code of a command that failed.
 const FAILED: u8 = 1;
+/// Exit code of a command line that cannot be understood, as clap has it too.
+const WRONG_USAGE: u8 = 2;
+
+/// What was typed makes no sense. The text says what would.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Usage(String);
 
 /// Removes pods from nodes: by NoExecute taints, at their deadlines.
 #[derive(Debug, Parser)]
@@ -21,24 +30,93 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     Run(run::Arguments),
+    Demo(demo::Arguments),
 }
 
 /// Parses the command line and does what it says.
 pub fn main() -> ExitCode {
-    let outcome = match Arguments::parse().command {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => return instead(&error),
+    };
+    let outcome = match arguments.command {
         Command::Run(arguments) => run::run(arguments),
+        Command::Demo(arguments) => demo::run(&arguments),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            complain(&error);
-            ExitCode::from(FAILED)
+            complain(&format!("error: {error:#}"));
+            ExitCode::from(if error.is::<Usage>() { WRONG_USAGE } else { FAILED })
         }
     }
 }
 
+/// Says what was asked for instead of a command (help, the version), or what is wrong with the
+/// command line.
+fn instead(error: &clap::Error) -> ExitCode {
+    let is_help = error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
+    if is_help || !error.use_stderr() {
+        // Nobody is left to tell if that fails.
+        let _ = error.print();
+    } else {
+        complain(&in_one_line(&error.render().to_string()));
+    }
+    if error.use_stderr() { ExitCode::from(WRONG_USAGE) } else { ExitCode::SUCCESS }
+}
+
+/// A usage error as log stores like it: the cause and the tip, without the usage that `--help`
+/// shows.
+fn in_one_line(rendered: &str) -> String {
+    let mut parts: Vec<String> = Vec::new();
+    for paragraph in rendered.split("\n\n") {
+        let line = paragraph.split_whitespace().collect::<Vec<_>>().join(" ");
+        if line.starts_with("Usage:") || line.starts_with("For more information") {
+            continue;
+        }
+        // One tip a line; everything else is wrapped text.
+        if paragraph.trim_start().starts_with("tip:") {
+            parts.extend(paragraph.lines().map(|tip| tip.trim().to_owned()));
+        } else {
+            parts.push(line);
+        }
+    }
+    parts.push("for all that can be given, see --help".to_owned());
+    parts.join("; ")
+}
+
 /// Says in one line why the command failed.
 #[allow(clippy::print_stderr)]
-fn complain(error: &anyhow::Error) {
-    eprintln!("error: {error:#}");
+fn complain(line: &str) {
+    eprintln!("{line}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn complaint(arguments: &[&str]) -> String {
+        let all = ["ostrakon"].iter().chain(arguments);
+        in_one_line(&Arguments::try_parse_from(all).unwrap_err().render().to_string())
+    }
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        <Arguments as clap::CommandFactory>::command().debug_assert();
+        let _ = Arguments::try_parse_from(["ostrakon", "run"]).unwrap();
+    }
+
+    #[test]
+    fn wrong_usage_is_one_line_with_the_cause_and_the_tip() {
+        assert_eq!(
+            complaint(&["run", "--lsten=x"]),
+            "error: unexpected argument '--lsten' found; tip: a similar argument exists: \
+             '--listen'; for all that can be given, see --help"
+        );
+        assert_eq!(
+            complaint(&["run", "--compat=up"]),
+            "error: invalid value 'up' for '--compat <COMPAT>' [possible values: none, upstream]; \
+             tip: a similar value exists: 'upstream'; for all that can be given, see --help"
+        );
+    }
 }

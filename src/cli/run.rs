@@ -12,7 +12,7 @@ use tracing::info;
 use crate::cluster::connect;
 use crate::config::{Compat, Config};
 use crate::controller;
-use crate::observe::{LogFormat, start_logs};
+use crate::observe::{LogFormat, LogLevel, start_logs};
 
 /// Run the controller against a cluster until it is told to stop
 ///
@@ -44,20 +44,15 @@ pub(super) struct Arguments {
     #[arg(long, value_enum, default_value_t)]
     log_format: LogFormat,
 
-    /// Level of the logs: error, warn, info, debug, trace, or directives such as
+    /// Level of the logs: off, error, warn, info, debug, trace, or directives such as
     /// `info,ostrakon::evict=debug`
     #[arg(long, value_name = "LEVEL", default_value = "info")]
-    log_level: String,
+    log_level: LogLevel,
 }
 
 /// Runs the controller. Returns when it was stopped by a signal.
 pub(super) fn run(arguments: Arguments) -> anyhow::Result<()> {
-    start_logs(arguments.log_format, &arguments.log_level).with_context(|| {
-        format!(
-            "cannot understand --log-level {:?}; give error, warn, info, debug or trace",
-            arguments.log_level
-        )
-    })?;
+    start_logs(arguments.log_format, &arguments.log_level);
     let config = Config {
         kubeconfig: arguments.kubeconfig,
         context: arguments.context,
@@ -86,10 +81,10 @@ async fn until_stopped(config: &Config) -> anyhow::Result<()> {
         }
     };
     let started = async {
-        let client = connect(config.kubeconfig.as_deref(), config.context.as_deref()).await?;
-        anyhow::Ok(controller::start(client, config).await?)
+        let cluster = connect(config.kubeconfig.as_deref(), config.context.as_deref()).await?;
+        anyhow::Ok(controller::start(cluster, config).await?)
     };
-    let running = tokio::select! {
+    let mut running = tokio::select! {
         running = started => running?,
         name = next() => {
             info!(signal = name, "stopped before the start was complete");
@@ -99,7 +94,7 @@ async fn until_stopped(config: &Config) -> anyhow::Result<()> {
     tokio::select! {
         name = next() => info!(signal = name, "stopping; another signal ends the process at once"),
         failure = running.failed() => {
-            return Err(anyhow!(failure).context("a worker thread ended"));
+            return Err(failure.into());
         }
     }
     tokio::select! {

@@ -7,17 +7,18 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE, DATE, RETRY_AFTER};
-use http::{Method, Request, Response, StatusCode};
+use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Limited};
 use jiff::Timestamp;
 use kube::Client;
 use kube::client::Body;
+use prost::Message;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout};
 
 use super::connect::chain;
-use super::{Metrics, decode_node};
+use super::{Metrics, PodDecoder, decode_node, wire};
 use crate::model::{Disruption, Node, NodeName, Pod, PodRef, Uid};
 
 /// For how long a write or a single read may take, its answer included. Admission webhooks may
@@ -28,6 +29,8 @@ const LARGEST_ANSWER: usize = 256 << 20;
 /// How a small answer is asked for; the server falls back to the second where it has no first.
 const SMALL: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
 const JSON: &str = "application/json";
+/// For how long the beginning of an answer of the wrong form is waited for, to quote it.
+const EXCERPT_TIMEOUT: Duration = Duration::from_secs(1);
 const FIELD_MANAGER: &str = "ostrakon";
 
 /// Access to the API server. Clones share the connections and the counters.
@@ -78,17 +81,6 @@ impl Mark {
     pub const MESSAGE: &str = "Taint manager: deleting due to NoExecute taint";
 }
 
-/// The object that has a name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Holder {
-    /// Its identity.
-    pub uid: Uid,
-    /// Whether it is being deleted.
-    pub terminating: bool,
-    /// Counts the changes of its spec; 0 where the server does not keep it.
-    pub generation: i64,
-}
-
 /// A right that is needed: a verb on a resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Permission {
@@ -120,12 +112,12 @@ impl Api {
         Self { client, metrics }
     }
 
-    /// Sets the pod's `DisruptionTarget` condition, unless it is another pod by now (409). Returns
-    /// what the answer tells of the pod.
+    /// Sets the pod's `DisruptionTarget` condition, and returns the pod as it is then. Refused with
+    /// 422 if it is another pod by now: the UID in a patch is a field that cannot change.
     ///
     /// # Errors
     /// See [`RequestError`].
-    pub async fn mark_pod(&self, pod: &Pod, now: Timestamp) -> Result<Holder, RequestError> {
+    pub async fn mark_pod(&self, pod: &Pod, now: Timestamp) -> Result<Pod, RequestError> {
         let mut condition = json!({
             "type": "DisruptionTarget",
             "status": "True",
@@ -146,7 +138,9 @@ impl Api {
         let path = format!("{}/status?fieldManager={FIELD_MANAGER}", pod_path(&pod.reference()));
         let label = Label { verb: "patch", resource: "pods/status" };
         let kind = "application/strategic-merge-patch+json";
-        holder(&self.write(label, Method::PATCH, &path, kind, &body).await?)
+        let request = request(Method::PATCH, &path, wire::MEDIA_TYPE, Some(kind), &body)?;
+        let (_, answer) = self.send(label, request, REQUEST_TIMEOUT).await?;
+        decoded_pod(&answer)
     }
 
     /// Deletes the pod with its own grace period, unless it is another pod by now (409).
@@ -160,19 +154,20 @@ impl Api {
             "preconditions": {"uid": pod.uid.to_string()},
         });
         let label = Label { verb: "delete", resource: "pods" };
-        self.write(label, Method::DELETE, &pod_path(pod), JSON, &body).await.map(drop)
+        self.write(label, Method::DELETE, &pod_path(pod), JSON, &body).await
     }
 
-    /// Who has the pod's name now, or `None` if it is free.
+    /// The pod that has this pod's name now, or `None` if the name is free.
     ///
     /// # Errors
     /// See [`RequestError`].
-    pub async fn holder(&self, pod: &PodRef) -> Result<Option<Holder>, RequestError> {
+    pub async fn pod(&self, pod: &PodRef) -> Result<Option<Pod>, RequestError> {
         let label = Label { verb: "get", resource: "pods" };
-        match self.read(label, &pod_path(pod), SMALL).await {
-            Err(RequestError::Status(answer)) if answer.code == 404 => Ok(None),
-            other => holder(&other?).map(Some),
-        }
+        let body = match self.read(label, &pod_path(pod)).await {
+            Err(RequestError::Status(answer)) if answer.code == 404 => return Ok(None),
+            other => other?,
+        };
+        decoded_pod(&body).map(Some)
     }
 
     /// The node as it is stored now, or `None` if there is none.
@@ -181,16 +176,16 @@ impl Api {
     /// See [`RequestError`].
     pub async fn node(&self, name: &NodeName) -> Result<Option<Node>, RequestError> {
         let label = Label { verb: "get", resource: "nodes" };
-        let body = match self.read(label, &format!("/api/v1/nodes/{name}"), JSON).await {
+        let body = match self.read(label, &format!("/api/v1/nodes/{name}")).await {
             Err(RequestError::Status(answer)) if answer.code == 404 => return Ok(None),
             other => other?,
         };
-        let text = std::str::from_utf8(&body).map_err(unreadable)?;
-        decode_node(text).map(Some).map_err(unreadable)
+        let object = wire::open(&body, "Node").map_err(unreadable)?;
+        decode_node(&object).map(Some).map_err(unreadable)
     }
 
-    /// Writes the record of the node's taints, or removes it with `None`; 409 if it is another
-    /// node by now.
+    /// Writes the record of the node's taints, or removes it with `None`. Refused with 422 if
+    /// it is another node by now.
     ///
     /// # Errors
     /// See [`RequestError`].
@@ -206,7 +201,7 @@ impl Api {
         let path = format!("/api/v1/nodes/{name}?fieldManager={FIELD_MANAGER}");
         let label = Label { verb: "patch", resource: "nodes" };
         let kind = "application/merge-patch+json";
-        self.write(label, Method::PATCH, &path, kind, &body).await.map(drop)
+        self.write(label, Method::PATCH, &path, kind, &body).await
     }
 
     /// Creates an event (core/v1) in its namespace.
@@ -216,7 +211,7 @@ impl Api {
     pub async fn create_event(&self, namespace: &str, event: &Value) -> Result<(), RequestError> {
         let path = format!("/api/v1/namespaces/{namespace}/events?fieldManager={FIELD_MANAGER}");
         let label = Label { verb: "create", resource: "events" };
-        self.write(label, Method::POST, &path, JSON, event).await.map(drop)
+        self.write(label, Method::POST, &path, JSON, event).await
     }
 
     /// Whether the credentials in use have a right, cluster-wide.
@@ -263,7 +258,7 @@ impl Api {
         within: Duration,
     ) -> Result<Bytes, RequestError> {
         let path = format!("/api/v1/{resource}?{query}");
-        let request = request(Method::GET, &path, JSON, None, &Value::Null)?;
+        let request = request(Method::GET, &path, wire::MEDIA_TYPE, None, &Value::Null)?;
         let (_, body) = self.send(Label { verb: "list", resource }, request, within).await?;
         Ok(body)
     }
@@ -277,15 +272,19 @@ impl Api {
     ) -> Result<Body, RequestError> {
         let label = Label { verb: "watch", resource };
         let path = format!("/api/v1/{resource}?{query}");
-        let request = request(Method::GET, &path, JSON, None, &Value::Null)?;
+        let request = request(Method::GET, &path, wire::WATCH_MEDIA_TYPE, None, &Value::Null)?;
         let start = Instant::now();
         let opened = async {
             let response = self.client.send(request).await.map_err(transport)?;
-            if response.status().is_success() {
-                Ok(response.into_body())
-            } else {
-                Err(refusal(response).await)
+            if !response.status().is_success() {
+                return Err(refusal(response).await);
             }
+            let other = other_form(response.headers());
+            let mut body = response.into_body();
+            let Some(other) = other else { return Ok(body) };
+            let first = timeout(EXCERPT_TIMEOUT, body.frame()).await.ok().flatten();
+            let first = first.and_then(Result::ok).and_then(|frame| frame.into_data().ok());
+            Err(wrong_form(&other, &first.unwrap_or_default()))
         };
         let result = timeout(within, opened).await.unwrap_or(Err(RequestError::Timeout(within)));
         self.count(label, result.as_ref().map(|_| StatusCode::OK), start);
@@ -301,7 +300,7 @@ impl Api {
         path: &str,
         content: &'static str,
         body: &Value,
-    ) -> Result<Bytes, RequestError> {
+    ) -> Result<(), RequestError> {
         #[derive(Deserialize)]
         struct Object {
             kind: String,
@@ -309,7 +308,7 @@ impl Api {
         let request = request(method, path, SMALL, Some(content), body)?;
         let (_, answer) = self.send(label, request, REQUEST_TIMEOUT).await?;
         match serde_json::from_slice::<Object>(&answer) {
-            Ok(object) if !object.kind.is_empty() => Ok(answer),
+            Ok(object) if !object.kind.is_empty() => Ok(()),
             _ => {
                 let begin = String::from_utf8_lossy(&answer[..answer.len().min(120)]);
                 Err(unreadable(format!("it is no object of the API but {begin:?}")))
@@ -317,8 +316,8 @@ impl Api {
         }
     }
 
-    async fn read(&self, label: Label, path: &str, accept: &str) -> Result<Bytes, RequestError> {
-        let request = request(Method::GET, path, accept, None, &Value::Null)?;
+    async fn read(&self, label: Label, path: &str) -> Result<Bytes, RequestError> {
+        let request = request(Method::GET, path, wire::MEDIA_TYPE, None, &Value::Null)?;
         self.send(label, request, REQUEST_TIMEOUT).await.map(|(_, body)| body)
     }
 
@@ -330,6 +329,7 @@ impl Api {
         within: Duration,
     ) -> Result<(Response<()>, Bytes), RequestError> {
         let start = Instant::now();
+        let form = request.headers().get(ACCEPT).cloned();
         let exchange = async {
             let response = self.client.send(request).await.map_err(transport)?;
             if !response.status().is_success() {
@@ -337,8 +337,13 @@ impl Api {
             }
             let (head, body) = response.into_parts();
             let body = Limited::new(body, LARGEST_ANSWER).collect().await;
-            let body = body.map_err(|error| RequestError::Transport(chain(&*error)))?;
-            Ok((Response::from_parts(head, ()), body.to_bytes()))
+            let body = body.map_err(|error| RequestError::Transport(chain(&*error)))?.to_bytes();
+            match other_form(&head.headers) {
+                Some(other) if form.is_some_and(|form| form == wire::MEDIA_TYPE) => {
+                    Err(wrong_form(&other, &body))
+                }
+                _ => Ok((Response::from_parts(head, ()), body)),
+            }
         };
         let result = timeout(within, exchange).await.unwrap_or(Err(RequestError::Timeout(within)));
         self.count(label, result.as_ref().map(|(head, _)| head.status()), start);
@@ -372,26 +377,20 @@ fn request(
     builder.body(body).map_err(|error| RequestError::Transport(error.to_string()))
 }
 
-/// What an answer tells of the pod that it is about.
-fn holder(body: &Bytes) -> Result<Holder, RequestError> {
-    #[derive(Deserialize)]
-    struct Object {
-        metadata: Metadata,
-    }
-    #[derive(Deserialize)]
-    #[serde(rename_all = "camelCase")]
-    struct Metadata {
-        uid: String,
-        deletion_timestamp: Option<Timestamp>,
-        #[serde(default)]
-        generation: i64,
-    }
-    let Object { metadata } = serde_json::from_slice(body).map_err(unreadable)?;
-    Ok(Holder {
-        uid: metadata.uid.parse().map_err(unreadable)?,
-        terminating: metadata.deletion_timestamp.is_some(),
-        generation: metadata.generation,
-    })
+/// The media type of an answer, if it is said to be other than protobuf.
+fn other_form(headers: &HeaderMap) -> Option<String> {
+    let said = String::from_utf8_lossy(headers.get(CONTENT_TYPE)?.as_bytes());
+    let essence = said.split(';').next().unwrap_or_default().trim();
+    (!essence.eq_ignore_ascii_case(wire::MEDIA_TYPE)).then(|| said.clone().into_owned())
+}
+
+fn wrong_form(other: &str, body: &[u8]) -> RequestError {
+    RequestError::Body(format!(
+        "the answer is {other} instead of {}; is there a proxy that answers in the API server's \
+         place? It begins with {}",
+        wire::MEDIA_TYPE,
+        wire::excerpt(body)
+    ))
 }
 
 /// Reads the Status of a refusal, whatever form it has.
@@ -408,10 +407,14 @@ async fn refusal(response: Response<Body>) -> RequestError {
     let retry_after = header.and_then(|text| text.parse().ok()).map(Duration::from_secs);
     let body = Limited::new(response.into_body(), 1 << 20).collect().await;
     let body = body.map(http_body_util::Collected::to_bytes).unwrap_or_default();
-    let status: Status = serde_json::from_slice(&body).unwrap_or_else(|_| Status {
-        reason: String::new(),
-        message: String::from_utf8_lossy(&body[..body.len().min(200)]).into_owned(),
-    });
+    let protobuf = wire::open(&body, "Status").ok().and_then(|s| wire::Status::decode(s).ok());
+    let status = match protobuf {
+        Some(status) => Status { reason: status.reason, message: status.message },
+        None => serde_json::from_slice(&body).unwrap_or_else(|_| Status {
+            reason: String::new(),
+            message: String::from_utf8_lossy(&body[..body.len().min(200)]).into_owned(),
+        }),
+    };
     RequestError::Status(Answer {
         code,
         reason: status.reason,
@@ -430,6 +433,12 @@ fn transport(error: kube::Error) -> RequestError {
 
 fn unreadable(error: impl std::fmt::Display) -> RequestError {
     RequestError::Body(format!("the answer cannot be read: {error}"))
+}
+
+fn decoded_pod(body: &Bytes) -> Result<Pod, RequestError> {
+    let object = wire::open(body, "Pod").map_err(unreadable)?;
+    let pod = PodDecoder::default().decode(&object).map_err(unreadable)?;
+    pod.ok_or_else(|| unreadable("the pod is bound to no node"))
 }
 
 fn pod_path(pod: &PodRef) -> String {

@@ -1,13 +1,23 @@
 //! Finds the cluster and opens a client to it.
 
+use std::error::Error as _;
 use std::path::Path;
 use std::time::Duration;
 
-use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config};
 
 /// How long a TCP and TLS handshake may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A cluster that can be talked to.
+#[derive(Clone)]
+pub struct Cluster {
+    /// The way to it.
+    pub client: Client,
+    /// Its API server's URL, for messages.
+    pub server: String,
+}
 
 /// No client could be made.
 #[derive(Debug, thiserror::Error)]
@@ -20,9 +30,19 @@ pub enum ConnectError {
         /// What is wrong with it.
         cause: String,
     },
+    /// The file has no such context, or names none and none was asked for.
+    #[error("kubeconfig {path} has no {wanted}; name one of its contexts with --context: {known}")]
+    Context {
+        /// The file.
+        path: String,
+        /// The context, in words.
+        wanted: String,
+        /// The contexts that it has.
+        known: String,
+    },
     /// Nothing was named and nothing was found.
     #[error(
-        "no cluster found: {0}; name a file with --kubeconfig or KUBECONFIG, or run inside a cluster"
+        "no cluster found: {0}; name a file with --kubeconfig or KUBECONFIG, or run inside a pod"
     )]
     Nowhere(String),
     /// The configuration is there, but no client comes of it.
@@ -35,7 +55,7 @@ pub enum ConnectError {
     },
 }
 
-/// Opens a client: by the file and context named, else by the usual rules (`KUBECONFIG`,
+/// Finds a cluster: by the file and context named, else by the usual rules (`KUBECONFIG`,
 /// `~/.kube/config`, the service account of the pod).
 ///
 /// The client does not retry by itself, since it would do so for minutes inside one call: every
@@ -46,23 +66,74 @@ pub enum ConnectError {
 pub async fn connect(
     kubeconfig: Option<&Path>,
     context: Option<&str>,
-) -> Result<Client, ConnectError> {
-    let options =
-        KubeConfigOptions { context: context.map(str::to_owned), ..KubeConfigOptions::default() };
+) -> Result<Cluster, ConnectError> {
     let mut config = if let Some(path) = kubeconfig {
-        let unusable =
-            |cause: String| ConnectError::File { path: path.display().to_string(), cause };
-        let file = Kubeconfig::read_from(path).map_err(|e| unusable(chain(&e)))?;
-        Config::from_custom_kubeconfig(file, &options).await.map_err(|e| unusable(chain(&e)))?
+        let path_text = path.display().to_string();
+        match Kubeconfig::read_from(path) {
+            Ok(file) => of_context(file, path_text, context).await?,
+            Err(error) => return Err(ConnectError::File { path: path_text, cause: cause(&error) }),
+        }
     } else if context.is_some() {
-        Config::from_kubeconfig(&options).await.map_err(|e| ConnectError::Nowhere(chain(&e)))?
+        let file = Kubeconfig::read().map_err(|e| ConnectError::Nowhere(cause(&e)))?;
+        let path = std::env::var("KUBECONFIG").unwrap_or_else(|_| "~/.kube/config".to_owned());
+        of_context(file, path, context).await?
     } else {
-        Config::infer().await.map_err(|e| ConnectError::Nowhere(chain(&e)))?
+        Config::infer().await.map_err(|error| {
+            let kubeconfig = error.source().and_then(|source| source.downcast_ref()).map(cause);
+            let in_cluster = Config::incluster().err().map(|error| chain(&error));
+            let (kubeconfig, in_cluster) = (kubeconfig.as_deref(), in_cluster.as_deref());
+            let unknown = "no cause is known";
+            ConnectError::Nowhere(format!(
+                "{}; inside a pod: {}",
+                kubeconfig.unwrap_or(unknown),
+                in_cluster.unwrap_or(unknown)
+            ))
+        })?
     };
     config.default_retry = false;
     config.connect_timeout = Some(CONNECT_TIMEOUT);
     let url = config.cluster_url.to_string();
-    Client::try_from(config).map_err(|e| ConnectError::Client { url, cause: chain(&e) })
+    let server = url.trim_end_matches('/').to_owned();
+    let client = Client::try_from(config)
+        .map_err(|e| ConnectError::Client { url: server.clone(), cause: chain(&e) })?;
+    Ok(Cluster { client, server })
+}
+
+/// What `file` says about `context`, or about its current one.
+async fn of_context(
+    file: Kubeconfig,
+    path: String,
+    context: Option<&str>,
+) -> Result<Config, ConnectError> {
+    let names: Vec<&str> = file.contexts.iter().map(|context| context.name.as_str()).collect();
+    if names.is_empty() {
+        return Err(ConnectError::File { path, cause: "it has no contexts".to_owned() });
+    }
+    let current = file.current_context.as_deref().unwrap_or_default();
+    let wanted = match context.unwrap_or(current) {
+        "" => Some("current context".to_owned()),
+        name if !names.contains(&name) => Some(format!("context {name:?}")),
+        _ => None,
+    };
+    if let Some(wanted) = wanted {
+        return Err(ConnectError::Context { path, wanted, known: names.join(", ") });
+    }
+    let context = context.map(str::to_owned);
+    let options = KubeConfigOptions { context, ..KubeConfigOptions::default() };
+    Config::from_custom_kubeconfig(file, &options)
+        .await
+        .map_err(|error| ConnectError::File { path, cause: cause(&error) })
+}
+
+/// Why a kubeconfig cannot be used. Where it cannot be parsed, the parser's first line says where
+/// and why; what follows is an excerpt, and such a file holds secrets.
+fn cause(error: &KubeconfigError) -> String {
+    match error {
+        KubeconfigError::Parse(_) => {
+            error.to_string().lines().next().unwrap_or_default().trim().to_owned()
+        }
+        _ => chain(error),
+    }
 }
 
 /// An error with its causes in one line, each said once.

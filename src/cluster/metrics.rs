@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, Opts, Registry, core::Collector};
+use prometheus::{
+    HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts, Registry, core::Collector,
+};
 
 /// Counters of requests and watches. Clones share them.
 #[derive(Clone, Debug)]
@@ -12,6 +14,7 @@ pub struct Metrics {
     relists: IntCounterVec,
     watch_restarts: IntCounterVec,
     undecodable: IntCounterVec,
+    connected: IntGaugeVec,
 }
 
 impl Metrics {
@@ -73,6 +76,17 @@ impl Metrics {
                     &["resource"],
                 )?,
             )?,
+            connected: kept(
+                registry,
+                IntGaugeVec::new(
+                    Opts::new(
+                        "ostrakon_watch_connected",
+                        "Whether the watch is connected, by resource. At 0 for long, evictions \
+                         go by old facts: the API server is out of reach.",
+                    ),
+                    &["resource"],
+                )?,
+            )?,
         })
     }
 
@@ -87,6 +101,10 @@ impl Metrics {
 
     pub(super) fn watch_ended(&self, resource: &str, cause: &str) {
         self.watch_restarts.with_label_values(&[resource, cause]).inc();
+    }
+
+    pub(super) fn connected(&self, resource: &str, yes: bool) {
+        self.connected.with_label_values(&[resource]).set(i64::from(yes));
     }
 
     pub(super) fn undecodable(&self, resource: &str) {

@@ -7,12 +7,14 @@
 mod api;
 mod connect;
 mod decode;
+mod intern;
 mod metrics;
 mod view;
 pub mod watch;
+pub mod wire;
 
-pub use api::{Answer, Api, Holder, Mark, Permission, RequestError};
-pub use connect::{ConnectError, connect};
-pub use decode::{DecodeError, NodeDecoder, PodDecoder, decode_node};
+pub use api::{Answer, Api, Mark, Permission, RequestError};
+pub use connect::{Cluster, ConnectError, connect};
+pub use decode::{DecodeError, PodDecoder, decode_node};
 pub use metrics::Metrics;
 pub use view::{NodeFacts, NodeSeen, PodFacts, PodSeen, View};

@@ -5,12 +5,19 @@
 //! the pods" safe: a pod that is missing from the list when a node is judged is inserted later,
 //! meets the taints that are stored by then, and is judged itself.
 //!
+//! Most versions that come in say nothing new (heartbeats, container statuses): they leave what is
+//! stored as it is, so that they cost no memory and move none.
+//!
 //! No guard of the map leaves this module; everything handed out is a shared copy.
 
+use std::borrow::Borrow;
+use std::collections::HashSet;
+use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::sync::Arc;
 
-use ahash::{AHashMap, AHashSet, RandomState};
+use ahash::{AHashSet, RandomState};
 use dashmap::DashMap;
+use dashmap::mapref::one::RefMut;
 
 use crate::model::{Anchors, Node, NodeName, Pod, Uid};
 
@@ -18,14 +25,62 @@ use crate::model::{Anchors, Node, NodeName, Pod, Uid};
 #[derive(Debug, Default)]
 pub struct View {
     nodes: DashMap<NodeName, Entry, RandomState>,
+    /// The anchors of all nodes that have none.
+    no_anchors: Arc<Anchors>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Entry {
     /// Absent while pods are known of a node that is not.
     node: Option<Arc<Node>>,
     anchors: Arc<Anchors>,
-    pods: AHashMap<Uid, Arc<Pod>>,
+    pods: HashSet<ByUid, BuildHasherDefault<Fold>>,
+}
+
+/// A pod in a set in which its UID finds it: a map would hold each UID twice.
+#[derive(Debug)]
+struct ByUid(Arc<Pod>);
+
+impl Borrow<Uid> for ByUid {
+    fn borrow(&self) -> &Uid {
+        &self.0.uid
+    }
+}
+
+impl Hash for ByUid {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.uid.hash(state);
+    }
+}
+
+impl PartialEq for ByUid {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.uid == other.0.uid
+    }
+}
+
+impl Eq for ByUid {}
+
+/// A UID is random already, and the API server's own choice: folded, it is its hash. A seed for
+/// each node's set would cost more than it protects.
+#[derive(Debug, Default)]
+struct Fold(u64);
+
+impl Hasher for Fold {
+    #[allow(clippy::cast_possible_truncation)] // Both halves are used.
+    fn write_u128(&mut self, uid: u128) {
+        self.0 = uid as u64 ^ (uid >> 64) as u64;
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
+        }
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
 }
 
 /// A node with all its pods.
@@ -69,6 +124,22 @@ pub enum PodSeen {
 }
 
 impl View {
+    /// The entry of a node, made if there is none.
+    fn entry(&self, name: &NodeName) -> RefMut<'_, NodeName, Entry> {
+        if let Some(entry) = self.nodes.get_mut(name) {
+            return entry;
+        }
+        self.nodes.entry(name.clone()).or_insert_with(|| Entry {
+            node: None,
+            anchors: Arc::clone(&self.no_anchors),
+            pods: HashSet::default(),
+        })
+    }
+
+    fn shared(&self, anchors: Anchors) -> Arc<Anchors> {
+        if anchors == *self.no_anchors { Arc::clone(&self.no_anchors) } else { Arc::new(anchors) }
+    }
+
     /// Stores a version of a node.
     ///
     /// `advance` computes when the taints began, from what was known before (`None` at the first
@@ -78,7 +149,7 @@ impl View {
         node: Node,
         advance: impl FnOnce(Option<&Anchors>, &Node) -> Anchors,
     ) -> NodeSeen {
-        let mut entry = self.nodes.entry(node.name.clone()).or_default();
+        let mut entry = self.entry(&node.name);
         let before = entry.node.take().filter(|before| before.uid == node.uid);
         let anchors = advance(before.as_ref().map(|_| &*entry.anchors), &node);
         let anchors_same = *entry.anchors == anchors;
@@ -98,9 +169,10 @@ impl View {
             _ => NodeSeen::Changed,
         };
         if !anchors_same {
-            entry.anchors = Arc::new(anchors);
+            entry.anchors = self.shared(anchors);
         }
-        entry.node = Some(Arc::new(node));
+        let unchanged = before.filter(|before| **before == node);
+        entry.node = Some(unchanged.unwrap_or_else(|| Arc::new(node)));
         seen
     }
 
@@ -120,7 +192,7 @@ impl View {
         let anchors = advance(&entry.anchors, &node);
         let changed = *entry.anchors != anchors;
         if changed {
-            entry.anchors = Arc::new(anchors);
+            entry.anchors = self.shared(anchors);
         }
         changed
     }
@@ -135,7 +207,7 @@ impl View {
             return NodeSeen::Unimportant;
         }
         entry.node = None;
-        entry.anchors = Arc::default();
+        entry.anchors = Arc::clone(&self.no_anchors);
         let empty = entry.pods.is_empty();
         drop(entry);
         if empty {
@@ -147,15 +219,18 @@ impl View {
 
     /// Stores a version of a pod.
     pub fn apply_pod(&self, pod: Pod) -> PodSeen {
-        let mut entry = self.nodes.entry(pod.node.clone()).or_default();
+        let mut entry = self.entry(&pod.node);
         let tainted = entry.node.as_ref().is_some_and(|node| !node.taints.is_empty());
-        let uid = pod.uid;
-        let judged_alike = entry.pods.get(&uid).is_some_and(|before| {
-            before.tolerations == pod.tolerations
+        let mut judged_alike = false;
+        if let Some(ByUid(before)) = entry.pods.get(&pod.uid) {
+            if **before == pod {
+                return PodSeen::Unimportant;
+            }
+            judged_alike = before.tolerations == pod.tolerations
                 && before.bound == pod.bound
-                && before.class == pod.class
-        });
-        entry.pods.insert(uid, Arc::new(pod));
+                && before.class == pod.class;
+        }
+        entry.pods.replace(ByUid(Arc::new(pod)));
         if tainted && !judged_alike { PodSeen::Changed } else { PodSeen::Unimportant }
     }
 
@@ -164,7 +239,7 @@ impl View {
         let Some(mut entry) = self.nodes.get_mut(node) else {
             return false;
         };
-        let known = entry.pods.remove(&uid).is_some();
+        let known = entry.pods.remove(&uid);
         let empty = entry.pods.is_empty() && entry.node.is_none();
         drop(entry);
         if empty {
@@ -178,14 +253,20 @@ impl View {
         self.nodes.get(name).map(|entry| NodeFacts {
             node: entry.node.clone(),
             anchors: Arc::clone(&entry.anchors),
-            pods: entry.pods.values().cloned().collect(),
+            pods: entry.pods.iter().map(|ByUid(pod)| Arc::clone(pod)).collect(),
         })
+    }
+
+    /// A node without its pods, and when its taints began; `None` if the node itself is not known.
+    pub fn node_alone(&self, name: &NodeName) -> Option<(Arc<Node>, Arc<Anchors>)> {
+        let entry = self.nodes.get(name)?;
+        Some((entry.node.clone()?, Arc::clone(&entry.anchors)))
     }
 
     /// A pod with its node, or `None` if that pod is not known on that node.
     pub fn pod(&self, node: &NodeName, uid: Uid) -> Option<PodFacts> {
         self.nodes.get(node).and_then(|entry| {
-            entry.pods.get(&uid).map(|pod| PodFacts {
+            entry.pods.get(&uid).map(|ByUid(pod)| PodFacts {
                 pod: Arc::clone(pod),
                 node: entry.node.clone(),
                 anchors: Arc::clone(&entry.anchors),
@@ -208,8 +289,9 @@ impl View {
             .iter()
             .flat_map(|entry| {
                 let node = entry.key().clone();
-                let gone = entry.pods.keys().filter(|uid| !seen.contains(*uid));
-                gone.map(|uid| (node.clone(), *uid)).collect::<Vec<_>>()
+                let uids = entry.pods.iter().map(|ByUid(pod)| pod.uid);
+                let gone = uids.filter(|uid| !seen.contains(uid));
+                gone.map(|uid| (node.clone(), uid)).collect::<Vec<_>>()
             })
             .collect()
     }
@@ -295,6 +377,28 @@ mod tests {
         let marked = Pod { disruption: Disruption::ByTaint, generation: 2, ..pod(8) };
         assert_eq!(view.apply_pod(pod(8)), PodSeen::Changed);
         assert_eq!(view.apply_pod(marked), PodSeen::Unimportant);
+    }
+
+    #[test]
+    fn a_version_that_says_nothing_new_leaves_what_is_stored_as_it_is() {
+        let view = View::default();
+        let name = NodeName::from("n1");
+        view.apply_node(node(1, &["a"]), same);
+        view.apply_pod(pod(7));
+        let before = view.node(&name).unwrap();
+        view.apply_node(node(1, &["a"]), same);
+        view.apply_pod(pod(7));
+        let after = view.node(&name).unwrap();
+        assert!(Arc::ptr_eq(&before.node.unwrap(), &after.node.unwrap()));
+        assert!(Arc::ptr_eq(&before.anchors, &after.anchors));
+        assert!(Arc::ptr_eq(&before.pods[0], &after.pods[0]));
+        // What no verdict depends on, but a request does, is stored all the same.
+        view.apply_pod(Pod { disruption: Disruption::ByTaint, generation: 2, ..pod(7) });
+        let stored = view.pod(&name, Uid(7)).unwrap().pod;
+        assert_eq!((stored.disruption, stored.generation), (Disruption::ByTaint, 2));
+        let ready = Ready { status: ReadyStatus::False, since: None };
+        view.apply_node(Node { ready, ..node(1, &["a"]) }, same);
+        assert_eq!(view.node(&name).unwrap().node.unwrap().ready, ready);
     }
 
     #[test]

@@ -2,27 +2,32 @@
 //!
 //! The stream is written for this program because the common ones cannot be trusted with its
 //! promises: they have no timeouts, they repeat a request for ever when the server answers 410 by
-//! status code, and one object that cannot be read makes them fail every list. Here every wait is
-//! bounded, both forms of 410 lead to a new list, and an unreadable object is counted, named and
-//! skipped, while the version of it that is known already stays.
+//! status code, one object that cannot be read makes them fail every list, and they speak JSON,
+//! which costs the API server six times what protobuf does. Here every wait is bounded, both forms
+//! of 410 lead to a new list, and an unreadable object is counted, named and skipped, while the
+//! version of it that is known already stays.
+//!
+//! A list is streamed: the server sends all objects as events of a watch, says when they are
+//! complete, and the watch goes on from there. Neither side ever holds the whole list. A server
+//! that refuses this is asked for pages instead, from then on.
 //!
 //! A watch that ends is taken up again at the last version seen, without a new list: the API
 //! server cuts watches that lag in a burst, and a list of 150,000 pods is what it needs least
 //! then.
 
+mod stream;
+
 use std::time::Duration;
 
 use ahash::AHashSet;
-use bytes::{Buf, Bytes, BytesMut};
-use http_body_util::BodyExt;
-use kube::client::Body;
+use bytes::Bytes;
+use prost::Message;
 use rand::Rng;
-use serde::Deserialize;
-use serde_json::value::RawValue;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
-use super::{Api, DecodeError, Metrics, RequestError};
+use self::stream::{Change, End, Stream};
+use super::{Api, DecodeError, Metrics, RequestError, wire};
 use crate::backoff::Backoff;
 use crate::model::Uid;
 
@@ -32,15 +37,15 @@ const PAGE: usize = 500;
 const PAGE_TIMEOUT: Duration = Duration::from_secs(60);
 /// For how long a watch may take to answer with its headers.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(15);
-/// A stream that is silent for this long is taken up anew: the server sends a bookmark about
-/// once a minute, so the connection has died without a word.
-const IDLE_TIMEOUT: Duration = Duration::from_secs(75);
 /// A stream that brought nothing but lasted for this long did not fail.
 const LASTED: Duration = Duration::from_secs(30);
 /// Seconds after which the server is asked to end a watch, jittered so that replicas spread.
 const WATCH_SECONDS: std::ops::Range<u32> = 240..300;
-/// An object of the API is at most 1.5 MiB (etcd's limit); what is longer is no event.
-const LONGEST_EVENT: usize = 8 << 20;
+/// After so many streamed lists in a row that broke off, one is taken in pages: what lies between
+/// may not let a long answer through.
+const BROKEN_OFF: u32 = 2;
+/// Marks the bookmark that comes after the last object of a streamed list.
+const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
 /// Pause between tries. The longest is short: while a watch is down, pods are judged by old facts.
 const BACKOFF: Backoff =
     Backoff { first: Duration::from_millis(200), most: Duration::from_secs(8) };
@@ -49,21 +54,23 @@ const BACKOFF: Backoff =
 pub trait Index: Send {
     /// The resource in the plural, as in its path: `pods`.
     const RESOURCE: &str;
+    /// The kind of its objects: `Pod`.
+    const KIND: &str;
     /// Query parameters of list and watch that select the objects, `""` for all.
     const SELECT: &str;
 
-    /// Takes an object that is new or has changed, in JSON. Returns its UID. Versions of it may
-    /// have been missed before one that comes `by` a list.
+    /// Takes an object that is new or has changed, in protobuf. Returns its UID. Versions of it
+    /// may have been missed before one that comes `by` a list.
     ///
     /// # Errors
     /// It cannot be read.
-    fn apply(&mut self, json: &str, by: Source) -> Result<Uid, DecodeError>;
+    fn apply(&mut self, object: &Bytes, by: Source) -> Result<Uid, DecodeError>;
 
-    /// Takes the last state of an object that is gone, in JSON.
+    /// Takes the last state of an object that is gone, in protobuf.
     ///
     /// # Errors
     /// It cannot be read.
-    fn delete(&mut self, json: &str) -> Result<(), DecodeError>;
+    fn delete(&mut self, object: &Bytes) -> Result<(), DecodeError>;
 
     /// A complete list has been taken: whatever has another UID is gone.
     fn retain(&mut self, seen: &AHashSet<Uid>);
@@ -79,19 +86,22 @@ pub enum Source {
 }
 
 /// Lists and watches until the task is dropped. `synced` is called after each complete list.
-pub async fn run<I: Index>(api: Api, metrics: Metrics, mut index: I, synced: impl Fn() + Send) {
+pub async fn run<I: Index>(api: Api, metrics: Metrics, index: I, synced: impl Fn() + Send) {
+    // Replicas and resources must not march in step.
+    let who = rand::rng().random();
+    let mut watcher = Watcher { api, metrics, index, who, streams: true, broken_off: 0 };
     let mut failures = 0u32;
     loop {
-        match list(&api, &metrics, &mut index).await {
-            Ok(version) => {
+        match watcher.list().await {
+            Ok(listed) => {
                 failures = 0;
-                metrics.listed(I::RESOURCE);
+                watcher.metrics.listed(I::RESOURCE);
                 synced();
-                follow(&api, &metrics, &mut index, version).await;
+                watcher.follow(listed).await;
             }
             Err(error) => {
                 failures += 1;
-                let pause = BACKOFF.pause(failures);
+                let pause = BACKOFF.pause(failures, who);
                 warn!(resource = I::RESOURCE, %error, tries = failures, ?pause,
                     "cannot list; trying again");
                 tokio::time::sleep(pause).await;
@@ -100,277 +110,283 @@ pub async fn run<I: Index>(api: Api, metrics: Metrics, mut index: I, synced: imp
     }
 }
 
-#[derive(Deserialize)]
-struct Page<'a> {
-    kind: String,
-    metadata: PageMeta,
-    #[serde(borrow, default)]
-    items: Vec<&'a RawValue>,
+struct Watcher<I> {
+    api: Api,
+    metrics: Metrics,
+    index: I,
+    /// Seed of the jitter of pauses.
+    who: u128,
+    /// Whether the server streams lists, as far as is known.
+    streams: bool,
+    /// How many streamed lists in a row broke off.
+    broken_off: u32,
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct PageMeta {
-    resource_version: String,
-    #[serde(default)]
-    r#continue: Option<String>,
+/// A complete list that was taken.
+struct Listed {
+    /// The version to watch from.
+    version: String,
+    /// The watch that it came by, if it was streamed.
+    stream: Option<Stream>,
 }
 
-/// Takes a complete list, page by page, and returns the version to watch from.
-async fn list<I: Index>(
-    api: &Api,
-    metrics: &Metrics,
-    index: &mut I,
-) -> Result<String, RequestError> {
-    let mut seen = AHashSet::new();
-    let mut token = String::new();
-    loop {
-        let mut query = format!("limit={PAGE}{}", I::SELECT);
-        if !token.is_empty() {
-            query.push_str("&continue=");
-            query.extend(form_urlencoded::byte_serialize(token.as_bytes()));
-        }
-        let body = api.list_page(I::RESOURCE, &query, PAGE_TIMEOUT).await?;
-        let page: Page<'_> = serde_json::from_slice(&body).map_err(|error| {
-            RequestError::Body(format!(
-                "the answer is not a list of {} but {}: {error}",
-                I::RESOURCE,
-                excerpt(&body)
-            ))
-        })?;
-        // What lacks is taken for gone, so nothing else may pass for an empty list.
-        if !page.kind.ends_with("List") {
-            return Err(RequestError::Body(format!(
-                "the answer is not a list of {} but a {:?}",
-                I::RESOURCE,
-                page.kind
-            )));
-        }
-        for item in &page.items {
-            match index.apply(item.get(), Source::List) {
-                Ok(uid) => {
-                    seen.insert(uid);
+/// Why a streamed list was not taken to its end.
+enum Unlisted {
+    /// The server does not stream lists.
+    Refused(String),
+    /// It had begun.
+    BrokenOff(String),
+    /// Any other reason.
+    Failed(String),
+}
+
+impl<I: Index> Watcher<I> {
+    async fn list(&mut self) -> Result<Listed, String> {
+        if self.streams && self.broken_off < BROKEN_OFF {
+            match self.streamed_list().await {
+                Ok(listed) => {
+                    self.broken_off = 0;
+                    return Ok(listed);
                 }
-                Err(error) => {
-                    seen.extend(error.uid);
-                    skipped::<I>(metrics, &error);
+                Err(Unlisted::Refused(reason)) => {
+                    info!(
+                        resource = I::RESOURCE,
+                        reason, "the server does not stream lists; taking pages"
+                    );
+                    self.streams = false;
                 }
+                Err(Unlisted::BrokenOff(error)) => {
+                    self.broken_off += 1;
+                    return Err(error);
+                }
+                Err(Unlisted::Failed(error)) => return Err(error),
             }
         }
-        match page.metadata.r#continue {
-            Some(next) if !next.is_empty() => token = next,
-            _ => {
-                index.retain(&seen);
-                info!(resource = I::RESOURCE, objects = seen.len(), "list is complete");
+        let version = self.paged_list().await.map_err(|error| error.to_string())?;
+        self.broken_off = 0;
+        Ok(Listed { version, stream: None })
+    }
+
+    /// Takes a complete list as the beginning of a watch.
+    async fn streamed_list(&mut self) -> Result<Listed, Unlisted> {
+        let query = format!(
+            "watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&resourceVersion=\
+             &allowWatchBookmarks=true&timeoutSeconds={}{}",
+            watch_seconds(),
+            I::SELECT
+        );
+        let opened = self.api.open_watch(I::RESOURCE, &query, HEADER_TIMEOUT).await;
+        let mut stream = match opened {
+            Ok(body) => Stream::new(body),
+            Err(error) if refuses_streaming(&error) => {
+                return Err(Unlisted::Refused(error.to_string()));
+            }
+            // As when something between waits for the end of the answer before it passes it on.
+            Err(error @ RequestError::Timeout(_)) => {
+                return Err(Unlisted::BrokenOff(error.to_string()));
+            }
+            Err(error) => return Err(Unlisted::Failed(error.to_string())),
+        };
+        let broken_off = |end| Unlisted::BrokenOff(format!("the streamed list ended: {end:?}"));
+        let mut seen = AHashSet::new();
+        loop {
+            // The list is ADDED events. What changes meanwhile comes among them.
+            match stream.next(I::KIND).await.map_err(broken_off)? {
+                Change::Added(object) => seen.extend(self.apply(&object, Source::List)),
+                Change::Modified(object) => seen.extend(self.apply(&object, Source::Watch)),
+                Change::Deleted(object) => self.delete(&object),
+                Change::Bookmark(object) => {
+                    let Some(version) = list_end(&object) else { continue };
+                    self.complete(&seen, "streamed");
+                    return Ok(Listed { version, stream: Some(stream) });
+                }
+                // A server whose store cannot do it says so only now, as an internal error.
+                Change::Error(status) if status.code == 500 && seen.is_empty() => {
+                    return Err(Unlisted::Refused(status.message));
+                }
+                Change::Error(status) => return Err(broken_off(End::by(&status))),
+            }
+        }
+    }
+
+    /// Takes a complete list page by page, and returns its version.
+    async fn paged_list(&mut self) -> Result<String, RequestError> {
+        let mut seen = AHashSet::new();
+        let mut token = String::new();
+        loop {
+            let mut query = format!("limit={PAGE}{}", I::SELECT);
+            if !token.is_empty() {
+                query.push_str("&continue=");
+                query.extend(form_urlencoded::byte_serialize(token.as_bytes()));
+            }
+            let body = self.api.list_page(I::RESOURCE, &query, PAGE_TIMEOUT).await?;
+            let kind = format!("{}List", I::KIND);
+            let page = wire::open(&body, &kind)
+                .and_then(|page| Ok(wire::List::decode(page)?))
+                .map_err(|error| RequestError::Body(format!("the list is {error}")))?;
+            for object in &page.items {
+                seen.extend(self.apply(object, Source::List));
+            }
+            token = page.metadata.r#continue;
+            if token.is_empty() {
+                self.complete(&seen, "paged");
                 return Ok(page.metadata.resource_version);
             }
         }
     }
-}
 
-/// Why a watch stream ended.
-#[derive(Debug, PartialEq, Eq)]
-enum End {
-    /// The server ended it, as asked or because it lagged.
-    Closed,
-    /// The version is too old: only a new list helps.
-    Expired,
-    /// Nothing came for too long.
-    Idle,
-    /// The server refused, or the connection failed.
-    Failed(String),
-}
-
-impl End {
-    fn label(&self) -> &'static str {
-        match self {
-            Self::Closed => "closed",
-            Self::Expired => "expired",
-            Self::Idle => "idle",
-            Self::Failed(_) => "failed",
-        }
+    fn complete(&mut self, seen: &AHashSet<Uid>, form: &str) {
+        self.index.retain(seen);
+        info!(resource = I::RESOURCE, objects = seen.len(), form, "list is complete");
     }
-}
 
-/// Watches from `version` on, and returns when only a new list helps.
-async fn follow<I: Index>(api: &Api, metrics: &Metrics, index: &mut I, mut version: String) {
-    let mut failures = 0u32;
-    loop {
-        let (before, opened) = (version.clone(), Instant::now());
-        let end = watch_once(api, metrics, index, &mut version).await;
-        metrics.watch_ended(I::RESOURCE, end.label());
-        if end == End::Expired {
-            info!(resource = I::RESOURCE, version, "the watch's version has expired; listing anew");
-            return;
-        }
-        // A quiet stream that lasted was no failure.
-        if before == version && opened.elapsed() < LASTED {
-            failures += 1;
-        } else {
-            failures = 0;
-        }
-        match end {
-            End::Closed if failures <= 1 => debug!(resource = I::RESOURCE, "watch was closed"),
-            _ => {
-                let pause = BACKOFF.pause(failures.max(1));
-                if failures > 1 {
-                    warn!(
-                        resource = I::RESOURCE,
-                        ?end,
-                        tries = failures,
-                        ?pause,
-                        "watch keeps ending; trying again"
-                    );
-                } else {
-                    info!(resource = I::RESOURCE, ?end, "watch ended; taking it up again");
-                }
-                tokio::time::sleep(pause).await;
-            }
-        }
-    }
-}
-
-async fn watch_once<I: Index>(
-    api: &Api,
-    metrics: &Metrics,
-    index: &mut I,
-    version: &mut String,
-) -> End {
-    let seconds = rand::rng().random_range(WATCH_SECONDS);
-    let query = format!(
-        "watch=true&allowWatchBookmarks=true&timeoutSeconds={seconds}&resourceVersion={version}{}",
-        I::SELECT
-    );
-    let mut body = match api.open_watch(I::RESOURCE, &query, HEADER_TIMEOUT).await {
-        Ok(body) => body,
-        Err(RequestError::Status(answer)) if answer.code == 410 => return End::Expired,
-        Err(error) => return End::Failed(error.to_string()),
-    };
-    let mut lines = Lines::default();
-    loop {
-        match timeout(IDLE_TIMEOUT, lines.next(&mut body)).await {
-            Err(_) => return End::Idle,
-            Ok(Err(error)) => return End::Failed(error),
-            Ok(Ok(None)) => return End::Closed,
-            Ok(Ok(Some(line))) => match take_event(metrics, index, &line) {
-                Ok(Some(newer)) => *version = newer,
-                Ok(None) => {}
-                Err(end) => return end,
-            },
-        }
-    }
-}
-
-#[derive(Deserialize)]
-struct Event<'a> {
-    r#type: &'a str,
-    #[serde(borrow)]
-    object: &'a RawValue,
-}
-
-#[derive(Deserialize)]
-struct Versioned {
-    metadata: VersionedMeta,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct VersionedMeta {
-    resource_version: String,
-}
-
-#[derive(Deserialize)]
-struct ErrorStatus {
-    #[serde(default)]
-    code: u16,
-    #[serde(default)]
-    message: String,
-}
-
-/// Takes one event of a watch and returns the version that it brings the index to.
-fn take_event<I: Index>(
-    metrics: &Metrics,
-    index: &mut I,
-    line: &[u8],
-) -> Result<Option<String>, End> {
-    let event: Event<'_> = serde_json::from_slice(line)
-        .map_err(|error| End::Failed(format!("not a watch event: {}: {error}", excerpt(line))))?;
-    let json = event.object.get();
-    let outcome = match event.r#type {
-        "ADDED" | "MODIFIED" => index.apply(json, Source::Watch).map(|_| ()),
-        "DELETED" => index.delete(json),
-        "BOOKMARK" => Ok(()),
-        "ERROR" => {
-            let status: ErrorStatus = serde_json::from_str(json)
-                .unwrap_or(ErrorStatus { code: 0, message: excerpt(line) });
-            return Err(if status.code == 410 {
-                End::Expired
-            } else {
-                End::Failed(format!("error event {}: {}", status.code, status.message))
-            });
-        }
-        other => return Err(End::Failed(format!("unknown watch event type {other:?}"))),
-    };
-    if let Err(error) = outcome {
-        skipped::<I>(metrics, &error);
-    }
-    Ok(serde_json::from_str::<Versioned>(json).ok().map(|v| v.metadata.resource_version))
-}
-
-fn skipped<I: Index>(metrics: &Metrics, error: &DecodeError) {
-    metrics.undecodable(I::RESOURCE);
-    tracing::error!(
-        resource = I::RESOURCE,
-        object = error.object,
-        reason = error.reason,
-        "object cannot be read and is skipped; what was known of it before stays"
-    );
-}
-
-/// Cuts a body into lines.
-#[derive(Default)]
-struct Lines {
-    buffer: BytesMut,
-    /// How much of the buffer is known to hold no line end.
-    searched: usize,
-}
-
-impl Lines {
-    /// The next line without its end, or `None` at the end of the body. Safe to cancel: what was
-    /// read stays in the buffer.
-    async fn next(&mut self, body: &mut Body) -> Result<Option<Bytes>, String> {
+    /// Watches from a list on, and returns when only a new list helps.
+    async fn follow(&mut self, listed: Listed) {
+        let Listed { mut version, mut stream } = listed;
+        let mut failures = 0u32;
         loop {
-            if let Some(offset) = self.buffer[self.searched..].iter().position(|b| *b == b'\n') {
-                let line = self.buffer.split_to(self.searched + offset).freeze();
-                self.buffer.advance(1);
-                self.searched = 0;
-                if line.is_empty() {
-                    continue;
-                }
-                return Ok(Some(line));
+            let (before, opened) = (version.clone(), Instant::now());
+            let end = match stream.take() {
+                Some(stream) => self.watch(stream, &mut version).await,
+                None => match self.open(&version).await {
+                    Ok(stream) => self.watch(stream, &mut version).await,
+                    Err(end) => end,
+                },
+            };
+            self.metrics.connected(I::RESOURCE, false);
+            self.metrics.watch_ended(I::RESOURCE, end.label());
+            if end == End::Expired {
+                info!(
+                    resource = I::RESOURCE,
+                    version, "the watch's version has expired; listing anew"
+                );
+                return;
             }
-            self.searched = self.buffer.len();
-            if self.searched > LONGEST_EVENT {
-                return Err(format!("an event is longer than {LONGEST_EVENT} bytes"));
+            // A quiet stream that lasted was no failure.
+            if before == version && opened.elapsed() < LASTED {
+                failures += 1;
+            } else {
+                failures = 0;
             }
-            match body.frame().await {
-                None if self.buffer.is_empty() => return Ok(None),
-                None => return Err("the stream was cut in the middle of an event".to_owned()),
-                Some(Err(error)) => return Err(error.to_string()),
-                Some(Ok(frame)) => {
-                    if let Ok(data) = frame.into_data() {
-                        self.buffer.extend_from_slice(&data);
+            match end {
+                End::Closed if failures <= 1 => debug!(resource = I::RESOURCE, "watch was closed"),
+                _ => {
+                    let pause = BACKOFF.pause(failures.max(1), self.who);
+                    if failures > 1 {
+                        warn!(
+                            resource = I::RESOURCE,
+                            ?end,
+                            tries = failures,
+                            ?pause,
+                            "watch keeps ending; trying again"
+                        );
+                    } else {
+                        info!(resource = I::RESOURCE, ?end, "watch ended; taking it up again");
                     }
+                    tokio::time::sleep(pause).await;
                 }
             }
         }
     }
+
+    async fn open(&self, version: &str) -> Result<Stream, End> {
+        let query = format!(
+            "watch=true&allowWatchBookmarks=true&timeoutSeconds={}&resourceVersion={version}{}",
+            watch_seconds(),
+            I::SELECT
+        );
+        match self.api.open_watch(I::RESOURCE, &query, HEADER_TIMEOUT).await {
+            Ok(body) => Ok(Stream::new(body)),
+            Err(RequestError::Status(answer)) if answer.code == 410 => Err(End::Expired),
+            Err(error) => Err(End::Failed(error.to_string())),
+        }
+    }
+
+    /// Takes the events of a watch until it ends, and keeps the version that they bring to.
+    async fn watch(&mut self, mut stream: Stream, version: &mut String) -> End {
+        self.metrics.connected(I::RESOURCE, true);
+        loop {
+            let object = match stream.next(I::KIND).await {
+                Ok(Change::Added(object) | Change::Modified(object)) => {
+                    self.apply(&object, Source::Watch);
+                    object
+                }
+                Ok(Change::Deleted(object)) => {
+                    self.delete(&object);
+                    object
+                }
+                Ok(Change::Bookmark(object)) => object,
+                Ok(Change::Error(status)) => return End::by(&status),
+                Err(end) => return end,
+            };
+            version_of(&object, version);
+        }
+    }
+
+    /// Takes an object in and returns its UID, if that at least can be read.
+    fn apply(&mut self, object: &Bytes, by: Source) -> Option<Uid> {
+        match self.index.apply(object, by) {
+            Ok(uid) => Some(uid),
+            Err(error) => {
+                self.skipped(&error);
+                error.uid
+            }
+        }
+    }
+
+    fn delete(&mut self, object: &Bytes) {
+        if let Err(error) = self.index.delete(object) {
+            self.skipped(&error);
+        }
+    }
+
+    fn skipped(&self, error: &DecodeError) {
+        self.metrics.undecodable(I::RESOURCE);
+        tracing::error!(
+            resource = I::RESOURCE,
+            object = error.object,
+            reason = error.reason,
+            "object cannot be read and is skipped; what was known of it before stays"
+        );
+    }
 }
 
-/// The beginning of a body, for an error message.
-fn excerpt(body: &[u8]) -> String {
-    let text = String::from_utf8_lossy(&body[..body.len().min(120)]);
-    format!("{text:?}")
+fn watch_seconds() -> u32 {
+    rand::rng().random_range(WATCH_SECONDS)
+}
+
+/// Whether the server says that it does not know the parameters of a streamed list, or does not
+/// allow them. A missing right is another matter.
+fn refuses_streaming(error: &RequestError) -> bool {
+    let RequestError::Status(answer) = error else {
+        return false;
+    };
+    let named = ["sendInitialEvents", "resourceVersionMatch"];
+    matches!(answer.code, 400 | 422)
+        || answer.code == 403 && named.iter().any(|field| answer.message.contains(field))
+}
+
+/// The metadata of an object, up to where it cannot be read.
+fn metadata(object: &Bytes) -> wire::ObjectMeta {
+    let mut wire = wire::Object::default();
+    let _ = wire.merge(object.clone());
+    wire.metadata
+}
+
+/// The version that a streamed list brings to, if this bookmark is its end.
+fn list_end(bookmark: &Bytes) -> Option<String> {
+    let meta = metadata(bookmark);
+    let marked = |entry: &wire::MapEntry| entry.key == INITIAL_EVENTS_END && entry.value == "true";
+    let version = std::str::from_utf8(&meta.resource_version).ok()?;
+    meta.annotations.iter().any(marked).then(|| version.to_owned())
+}
+
+/// Writes the version of an object over `version`, if it has one.
+fn version_of(object: &Bytes, version: &mut String) {
+    match std::str::from_utf8(&metadata(object).resource_version) {
+        Ok("") | Err(_) => {}
+        Ok(newer) => newer.clone_into(version),
+    }
 }
 
 #[cfg(test)]

@@ -17,6 +17,16 @@ pub enum Compat {
     Upstream,
 }
 
+impl Compat {
+    /// Whose rules these are, for the logs.
+    pub fn rules(self) -> &'static str {
+        match self {
+            Self::None => "own",
+            Self::Upstream => "upstream",
+        }
+    }
+}
+
 /// Everything that a run of the controller can be told.
 #[derive(Clone, Debug)]
 pub struct Config {

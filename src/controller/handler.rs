@@ -67,21 +67,31 @@ impl Handler for Decider {
         let Some(facts) = shared.view.pod(&key.node, key.uid) else {
             timers.disarm(&TimerKey::Pod(key.uid));
             shared.backlog.leave(key.uid);
+            // It may have been the last one that the record was for, and nothing else says so if a
+            // new list is what tells that it is gone.
+            if let Some((node, anchors)) = shared.view.node_alone(&key.node) {
+                self.look_at_record(&key.node, &node, &anchors);
+            }
             return;
         };
         self.decide(timers, &facts.pod.reference(), |running| {
             verdict(shared, &facts.pod, facts.node.as_deref(), &facts.anchors, running)
         });
-        if let Some(node) = &facts.node
-            && concerns_record(node, &facts.anchors, shared.compat)
-            && shared.records.get(&key.node).is_none()
-        {
-            shared.records.arm(key.node.clone(), Instant::now() + RECORD_AFTER_POD, ());
+        if let Some(node) = &facts.node {
+            self.look_at_record(&key.node, node, &facts.anchors);
         }
     }
 }
 
 impl Decider {
+    /// Has a node's record looked at in a while, since one of its pods came, changed or went.
+    fn look_at_record(&self, name: &NodeName, node: &Node, anchors: &Anchors) {
+        let shared = &*self.shared;
+        if concerns_record(node, anchors, shared.compat) && shared.records.get(name).is_none() {
+            shared.records.arm(name.clone(), Instant::now() + RECORD_AFTER_POD, ());
+        }
+    }
+
     /// Advances a node's anchors by the time that has passed, and reads its facts again.
     fn grown_older(&self, name: &NodeName, facts: NodeFacts) -> NodeFacts {
         let now = self.shared.clock.now();

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use ahash::AHashSet;
+use bytes::Bytes;
 
 use super::state::Shared;
 use crate::cluster::watch::{Index, Source};
@@ -24,17 +25,18 @@ pub(super) struct Pods {
 
 impl Index for Nodes {
     const RESOURCE: &str = "nodes";
+    const KIND: &str = "Node";
     const SELECT: &str = "";
 
-    fn apply(&mut self, json: &str, by: Source) -> Result<Uid, DecodeError> {
-        let node = decode_node(json)?;
+    fn apply(&mut self, object: &Bytes, by: Source) -> Result<Uid, DecodeError> {
+        let node = decode_node(object)?;
         let uid = node.uid;
         take_node(&self.shared, node, by);
         Ok(uid)
     }
 
-    fn delete(&mut self, json: &str) -> Result<(), DecodeError> {
-        let node = decode_node(json)?;
+    fn delete(&mut self, object: &Bytes) -> Result<(), DecodeError> {
+        let node = decode_node(object)?;
         drop_node(&self.shared, &node.name, node.uid);
         Ok(())
     }
@@ -48,11 +50,12 @@ impl Index for Nodes {
 
 impl Index for Pods {
     const RESOURCE: &str = "pods";
+    const KIND: &str = "Pod";
     /// Only pods that are bound to a node.
     const SELECT: &str = "&fieldSelector=spec.nodeName!%3D";
 
-    fn apply(&mut self, json: &str, _: Source) -> Result<Uid, DecodeError> {
-        let Some(pod) = self.decoder.decode(json)? else {
+    fn apply(&mut self, object: &Bytes, _: Source) -> Result<Uid, DecodeError> {
+        let Some(pod) = self.decoder.decode(object)? else {
             return Err(DecodeError {
                 object: "pod".to_owned(),
                 uid: None,
@@ -64,8 +67,8 @@ impl Index for Pods {
         Ok(uid)
     }
 
-    fn delete(&mut self, json: &str) -> Result<(), DecodeError> {
-        if let Some(pod) = self.decoder.decode(json)? {
+    fn delete(&mut self, object: &Bytes) -> Result<(), DecodeError> {
+        if let Some(pod) = self.decoder.decode(object)? {
             drop_pod(&self.shared, &pod.node, pod.uid);
         }
         Ok(())

@@ -47,19 +47,17 @@ impl Judge for View {
         }
     }
 
-    fn judge_on(&self, pod: &PodRef, armed: &Verdict, node: Option<&Node>) -> Verdict {
-        let Some(facts) = self.shared.view.pod(&pod.node, pod.uid) else {
-            return Verdict::Keep(Kept::PodGone);
-        };
+    fn judge_on(&self, pod: &Pod, armed: &Verdict, node: Option<&Node>) -> Verdict {
+        let now = self.shared.clock.now();
+        let known = self.shared.view.node(&pod.node);
         // The anchors as they will be once the view has caught up with this version of the node.
-        let anchors = match node {
-            Some(node) if facts.node.as_ref().is_some_and(|known| known.uid == node.uid) => {
-                let past = anchor::Past::Recorded(&facts.anchors);
-                anchor::advance(past, node, self.shared.clock.now())
+        let anchors = match (node, known) {
+            (Some(node), Some(known)) if known.node.as_ref().is_some_and(|n| n.uid == node.uid) => {
+                anchor::advance(anchor::Past::Recorded(&known.anchors), node, now)
             }
-            Some(node) => anchor::advance(anchor::Past::Unknown, node, self.shared.clock.now()),
-            None => Anchors::default(),
+            (Some(node), _) => anchor::advance(anchor::Past::Unknown, node, now),
+            (None, _) => Anchors::default(),
         };
-        verdict(&self.shared, &facts.pod, node, &anchors, Some(armed))
+        verdict(&self.shared, pod, node, &anchors, Some(armed))
     }
 }

@@ -7,19 +7,26 @@ use prometheus::proto::MetricFamily;
 use prometheus::{IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
 
 use super::state::Shared;
+use crate::evict::Pace;
 
 /// Reads the queues of a running controller.
 struct Queues {
     shared: Arc<Shared>,
+    pace: Arc<Pace>,
     depth: IntGaugeVec,
     adds: IntCounterVec,
     timers: IntGaugeVec,
     in_flight: IntGauge,
+    window: IntGauge,
     objects: IntGaugeVec,
 }
 
 /// Registers the queues' metrics and the build's.
-pub(super) fn register(registry: &Registry, shared: &Arc<Shared>) -> prometheus::Result<()> {
+pub(super) fn register(
+    registry: &Registry,
+    shared: &Arc<Shared>,
+    pace: &Arc<Pace>,
+) -> prometheus::Result<()> {
     let build = IntGaugeVec::new(
         Opts::new("ostrakon_build_info", "Always 1; the labels tell the version."),
         &["version"],
@@ -28,6 +35,7 @@ pub(super) fn register(registry: &Registry, shared: &Arc<Shared>) -> prometheus:
     registry.register(Box::new(build))?;
     registry.register(Box::new(Queues {
         shared: Arc::clone(shared),
+        pace: Arc::clone(pace),
         depth: IntGaugeVec::new(
             // Names as client-go's work queue metrics have them, so that dashboards go on working.
             Opts::new("workqueue_depth", "Current depth of workqueue"),
@@ -47,7 +55,11 @@ pub(super) fn register(registry: &Registry, shared: &Arc<Shared>) -> prometheus:
         )?,
         in_flight: IntGauge::new(
             "ostrakon_evictions_in_flight",
-            "Timers that have fired and are being worked on.",
+            "Pods being evicted at this moment.",
+        )?,
+        window: IntGauge::new(
+            "ostrakon_evictions_window",
+            "How many pods may be evicted at the same time, as the API server's answers allow.",
         )?,
         objects: IntGaugeVec::new(
             Opts::new("ostrakon_objects", "Objects in the view, by resource."),
@@ -62,6 +74,7 @@ impl Collector for Queues {
         desc.extend(self.adds.desc());
         desc.extend(self.timers.desc());
         desc.extend(self.in_flight.desc());
+        desc.extend(self.window.desc());
         desc.extend(self.objects.desc());
         desc
     }
@@ -76,12 +89,11 @@ impl Collector for Queues {
             let counter = self.adds.with_label_values(&[name]);
             counter.inc_by(adds.saturating_sub(counter.get()));
         }
-        let mut running = 0;
         for (shard, timers) in self.shared.timers.iter().enumerate() {
             self.timers.with_label_values(&[&shard.to_string()]).set(signed(timers.len()));
-            running += timers.running();
         }
-        self.in_flight.set(signed(running));
+        self.in_flight.set(signed(self.pace.in_flight()));
+        self.window.set(signed(self.pace.window()));
         let (nodes, pods) = self.shared.view.counts();
         self.objects.with_label_values(&["nodes"]).set(signed(nodes));
         self.objects.with_label_values(&["pods"]).set(signed(pods));
@@ -89,6 +101,7 @@ impl Collector for Queues {
         families.extend(self.adds.collect());
         families.extend(self.timers.collect());
         families.extend(self.in_flight.collect());
+        families.extend(self.window.collect());
         families.extend(self.objects.collect());
         families
     }

@@ -14,6 +14,7 @@ mod ingest;
 mod judge;
 mod metrics;
 mod preflight;
+mod pump;
 mod records;
 mod requests;
 mod run;
@@ -22,4 +23,5 @@ mod stage;
 mod state;
 mod time_watch;
 
-pub use run::{Running, StartError, start};
+pub use preflight::permissions;
+pub use run::{Failed, Running, StartError, start};

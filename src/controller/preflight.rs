@@ -2,8 +2,8 @@
 
 use crate::cluster::{Api, Permission, RequestError};
 
-/// Every right that a run needs. `deploy/` grants these and no others.
-pub(super) const NEEDED: [Permission; 10] = [
+/// Every right that a run needs. `deploy/` grants these and no others; a test compares the two.
+const NEEDED: [Permission; 10] = [
     needed("list", "nodes", ""),
     needed("watch", "nodes", ""),
     needed("get", "nodes", ""),
@@ -15,6 +15,11 @@ pub(super) const NEEDED: [Permission; 10] = [
     needed("patch", "pods", "status"),
     needed("create", "events", ""),
 ];
+
+/// Every right that a run needs, and no more.
+pub fn permissions() -> &'static [Permission] {
+    &NEEDED
+}
 
 const fn needed(
     verb: &'static str,
@@ -28,33 +33,54 @@ const fn needed(
 #[derive(Debug, thiserror::Error)]
 pub enum PreflightError {
     /// It does not answer.
-    #[error("cannot reach the API server: {0}; check its address and the network")]
-    Unreachable(RequestError),
+    #[error(
+        "cannot reach the API server at {server}: {cause}; check the address, the network, and \
+         the certificate authority of the kubeconfig"
+    )]
+    Unreachable {
+        /// Its URL.
+        server: String,
+        /// What happened instead of an answer.
+        cause: RequestError,
+    },
     /// It does not take the credentials.
     #[error("the API server does not accept the credentials ({0}); check the kubeconfig's user")]
     Unauthorized(RequestError),
-    /// It answers, but not as an API server does.
-    #[error("cannot ask the API server for permissions: {0}")]
-    Refused(RequestError),
+    /// It answers, but not as an API server does that lets its users ask.
+    #[error(
+        "cannot ask the API server at {server} for permissions: {cause}; check that it is one, and \
+         that this user may create selfsubjectaccessreviews"
+    )]
+    Refused {
+        /// Its URL.
+        server: String,
+        /// What it answered.
+        cause: RequestError,
+    },
     /// Rights are missing.
     #[error("missing permission: {0}; apply the ClusterRole in deploy/kustomize/base")]
     Missing(String),
 }
 
 /// Asks the API server for every right that is needed.
-pub(super) async fn check(api: &Api) -> Result<(), PreflightError> {
+pub(super) async fn check(api: &Api, server: &str) -> Result<(), PreflightError> {
     let mut missing = Vec::new();
-    for permission in NEEDED {
+    for &permission in permissions() {
         match api.is_allowed(permission).await {
             Ok(true) => {}
             Ok(false) => missing.push(permission.to_string()),
-            Err(error) => {
-                return Err(match &error {
+            Err(cause) => {
+                let server = server.to_owned();
+                return Err(match &cause {
                     RequestError::Status(answer) if answer.code == 401 => {
-                        PreflightError::Unauthorized(error)
+                        PreflightError::Unauthorized(cause)
                     }
-                    RequestError::Status(_) => PreflightError::Refused(error),
-                    _ => PreflightError::Unreachable(error),
+                    RequestError::Status(_) | RequestError::Body(_) => {
+                        PreflightError::Refused { server, cause }
+                    }
+                    RequestError::Timeout(_) | RequestError::Transport(_) => {
+                        PreflightError::Unreachable { server, cause }
+                    }
                 });
             }
         }

@@ -49,9 +49,12 @@ pub(super) async fn run(
             () = stop.cancelled() => return,
             fired = shared.records.next() => fired,
         };
-        let Ok(slot) = Arc::clone(&slots).acquire_owned().await else {
-            return;
+        // Where nothing is answered, a slot may take as long as a request.
+        let slot = tokio::select! {
+            () = stop.cancelled() => return,
+            slot = Arc::clone(&slots).acquire_owned() => slot,
         };
+        let Ok(slot) = slot else { return };
         let (shared, api, failures) = (Arc::clone(&shared), api.clone(), Arc::clone(&failures));
         tasks.spawn(async move {
             let outcome = match write(&shared, &api, &fired.key).await {
@@ -65,7 +68,8 @@ pub(super) async fn run(
                         *tries += 1;
                         *tries
                     };
-                    let pause = BACKOFF.pause(tries);
+                    let who = failures.hasher().hash_one(&fired.key);
+                    let pause = BACKOFF.pause(tries, who.into());
                     if tries == 1 {
                         warn!(node = %fired.key, %error, ?pause, "cannot write the node's record \
                             of when its taints began; a restart now would count anew");
@@ -104,7 +108,7 @@ async fn write(shared: &Shared, api: &Api, name: &NodeName) -> Result<bool, Requ
     }
     match api.annotate_node(name, node.uid, wanted.as_deref()).await {
         // The node is gone, or is another one by now: its watch will say so.
-        Err(RequestError::Status(answer)) if matches!(answer.code, 404 | 409) => Ok(true),
+        Err(RequestError::Status(answer)) if matches!(answer.code, 404 | 409 | 422) => Ok(true),
         other => {
             other?;
             debug!(node = %name, record = wanted.as_deref().unwrap_or("none"), "record written");

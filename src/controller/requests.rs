@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::cluster::{Api, Holder, RequestError};
-use crate::evict::{Failure, FailureKind, Notices, Presence, Requests};
-use crate::model::{Node, NodeName, Pod, PodRef, Uid, Verdict};
+use crate::cluster::{Api, RequestError};
+use crate::evict::{Failure, FailureKind, Notices, Requests};
+use crate::model::{Node, NodeName, Pod, PodRef, Verdict};
 use crate::observe::Recorder;
 
 /// Sends an evictor's requests to the API server.
@@ -14,31 +14,21 @@ use crate::observe::Recorder;
 pub(super) struct ApiRequests(pub Api);
 
 impl Requests for ApiRequests {
-    async fn mark(&self, pod: &Pod, now: Timestamp) -> Result<Presence, Failure> {
-        let holder = self.0.mark_pod(pod, now).await.map_err(failure)?;
-        Ok(presence(Some(holder), pod.uid))
+    async fn mark(&self, pod: &Pod, now: Timestamp) -> Result<Pod, Failure> {
+        self.0.mark_pod(pod, now).await.map_err(failure)
     }
 
     async fn delete(&self, pod: &PodRef) -> Result<(), Failure> {
         self.0.delete_pod(pod).await.map_err(failure)
     }
 
-    async fn presence(&self, pod: &PodRef) -> Result<Presence, Failure> {
-        Ok(presence(self.0.holder(pod).await.map_err(failure)?, pod.uid))
+    async fn pod(&self, pod: &PodRef) -> Result<Option<Pod>, Failure> {
+        let holder = self.0.pod(pod).await.map_err(failure)?;
+        Ok(holder.filter(|holder| holder.uid == pod.uid))
     }
 
     async fn node(&self, name: &NodeName) -> Result<Option<Node>, Failure> {
         self.0.node(name).await.map_err(failure)
-    }
-}
-
-/// What the holder of its name says of the pod with this UID.
-fn presence(holder: Option<Holder>, uid: Uid) -> Presence {
-    match holder {
-        Some(holder) if holder.uid != uid => Presence::Gone,
-        Some(holder) if holder.terminating => Presence::Terminating,
-        Some(holder) => Presence::Running { generation: holder.generation },
-        None => Presence::Gone,
     }
 }
 
@@ -56,7 +46,9 @@ fn failure(error: RequestError) -> Failure {
         RequestError::Status(answer) if answer.code == 404 && answer.reason == "NotFound" => {
             Failure::Gone
         }
-        RequestError::Status(answer) if answer.code == 409 => Failure::Conflict(message),
+        RequestError::Status(answer) if matches!(answer.code, 409 | 422) => {
+            Failure::Doubtful { kind: FailureKind::of_code(answer.code), message }
+        }
         RequestError::Status(answer) => {
             retry(FailureKind::of_code(answer.code), answer.retry_after)
         }
@@ -103,8 +95,10 @@ mod tests {
 
     #[test]
     fn every_other_failure_is_tried_again() {
-        assert!(matches!(refused(409, "Conflict"), Failure::Conflict(_)));
-        for code in [400, 401, 403, 410, 422, 429, 500, 502, 503, 504] {
+        for code in [409, 422] {
+            assert!(matches!(refused(code, ""), Failure::Doubtful { .. }), "{code}");
+        }
+        for code in [400, 401, 403, 410, 429, 500, 502, 503, 504] {
             let Failure::Retry { kind, after, .. } = refused(code, "") else {
                 panic!("{code} was given up")
             };

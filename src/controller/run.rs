@@ -3,12 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use kube::Client;
+use futures::FutureExt;
 use prometheus::Registry;
 use tokio::runtime::Handle;
-use tokio::sync::Semaphore;
-use tokio::task::JoinHandle;
-use tokio::time::{Instant, timeout};
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
@@ -18,20 +17,17 @@ use super::ingest::{Nodes, Pods};
 use super::judge::View;
 use super::preflight::{self, PreflightError};
 use super::requests::{ApiRequests, ByEvents};
-use super::state::{NodeKey, PodKey, Shared, TimerKey, Work};
-use super::{metrics, records, time_watch};
+use super::state::{NodeKey, PodKey, Shared};
+use super::{metrics, pump, records, time_watch};
 use crate::clock::Clock;
-use crate::cluster::{self, Api, PodDecoder, watch};
+use crate::cluster::{self, Api, Cluster, PodDecoder, watch};
 use crate::config::Config;
-use crate::evict::{self, Evictor, Job, Outcome};
+use crate::evict::{self, Evictor, Pace};
 use crate::observe::{
     Endpoints, Event, EventLane, EventMetrics, Gate, ListenError, Readiness, Recorder, serve,
 };
-use crate::pipeline::{self, Fired, Pipeline, SHARDS};
+use crate::pipeline::{self, Pipeline, SHARDS};
 
-/// Pods being evicted at the same time, each over a connection of its own. A kube-apiserver on
-/// two cores gives the most evictions per second at 16 connections, and fewer beyond.
-const SLOTS: usize = 16;
 /// For how long requests in flight may go on after the stop was asked for: one request's timeout
 /// and a little more, within the grace period that `deploy/` grants.
 const LAST_REQUESTS: Duration = Duration::from_secs(20);
@@ -55,7 +51,16 @@ pub enum StartError {
     Metrics(#[from] prometheus::Error),
 }
 
-type Carrier = Evictor<View, ApiRequests, ByEvents>;
+/// A part of the controller that must not end has ended; so must the process.
+#[derive(Debug, thiserror::Error)]
+pub enum Failed {
+    /// A worker or dispatcher thread panicked.
+    #[error(transparent)]
+    Thread(#[from] pipeline::Failure),
+    /// A task ended or panicked.
+    #[error("a task ended, so the process must be restarted: {0}")]
+    Task(String),
+}
 
 /// A controller at work. Dropping it abandons what is in flight; [`Running::stop`] does not.
 pub struct Running {
@@ -63,10 +68,14 @@ pub struct Running {
     pipeline: Pipeline<NodeKey, PodKey>,
     /// Ends what takes in new work.
     stop: CancellationToken,
+    /// What takes in new work: none of it ends by itself.
+    intake: JoinSet<()>,
+    /// Ends the watches.
+    blind: CancellationToken,
+    /// The watches of nodes and pods; they do not end by themselves either.
+    watches: JoinSet<()>,
     /// Evictions and records in flight.
     in_flight: TaskTracker,
-    watches: Vec<JoinHandle<()>>,
-    background: TaskTracker,
     events: JoinHandle<()>,
     last_events: CancellationToken,
     endpoints: CancellationToken,
@@ -74,47 +83,37 @@ pub struct Running {
     address: std::net::SocketAddr,
 }
 
-/// Starts a controller on the cluster that `client` leads to.
+/// Starts a controller on a cluster.
 ///
 /// # Errors
 /// See [`StartError`]: each says what to do about it.
-pub async fn start(client: Client, config: &Config) -> Result<Running, StartError> {
+pub async fn start(cluster: Cluster, config: &Config) -> Result<Running, StartError> {
     let registry = Registry::new();
     register_process(&registry)?;
     let cluster_metrics = cluster::Metrics::register(&registry)?;
-    let api = Api::new(client, cluster_metrics.clone());
-    preflight::check(&api).await?;
+    let api = Api::new(cluster.client, cluster_metrics.clone());
+    preflight::check(&api, &cluster.server).await?;
 
     let clock = Clock::system();
     let event_metrics = EventMetrics::register(&registry)?;
     let (recorder, lane) = Recorder::new(&config.instance, event_metrics, clock.clone());
     let shared = Arc::new(Shared::new(clock.clone(), config.compat, recorder.clone()));
-    metrics::register(&registry, &shared)?;
+    let pace = Arc::new(Pace::default());
+    metrics::register(&registry, &shared, &pace)?;
     let evict_metrics = evict::Metrics::register(&registry, Arc::clone(&shared.backlog))?;
     time_watch::align(&shared, &api).await;
 
     let readiness = Readiness::default();
-    let (nodes_known, pods_known) =
-        (readiness.gate("list of nodes"), readiness.gate("list of pods"));
+    let gates = (readiness.gate("list of nodes"), readiness.gate("list of pods"));
     let endpoints = CancellationToken::new();
     let (address, served) =
         serve(config.listen, Endpoints { registry, readiness }, endpoints.clone()).await?;
-    info!(%address, version = env!("CARGO_PKG_VERSION"), compat = ?config.compat, "started");
+    info!(%address, server = cluster.server, version = env!("CARGO_PKG_VERSION"),
+        rules = config.compat.rules(), "started");
 
     let decider = Arc::new(Decider { shared: Arc::clone(&shared) });
     let pipeline = Pipeline::start(&shared.nodes, &shared.pods, &decider, &Handle::current())
         .map_err(StartError::Threads)?;
-
-    let pods_listed = CancellationToken::new();
-    let watches = start_watches(&shared, &api, &cluster_metrics, nodes_known, {
-        let pods_listed = pods_listed.clone();
-        move || {
-            pods_known.open();
-            pods_listed.cancel();
-        }
-    });
-    let stop = CancellationToken::new();
-    let (in_flight, background) = (TaskTracker::new(), TaskTracker::new());
     let evictor = Evictor::new(
         View { shared: Arc::clone(&shared) },
         ApiRequests(api.clone()),
@@ -122,19 +121,31 @@ pub async fn start(client: Client, config: &Config) -> Result<Running, StartErro
         Arc::clone(&shared.backlog),
         evict_metrics,
         clock,
+        Arc::clone(&pace),
     );
-    for pump in Pump::for_all_shards(&shared, evictor, &in_flight) {
-        background.spawn(pump.run(stop.clone()));
+
+    let (stop, blind) = (CancellationToken::new(), CancellationToken::new());
+    let in_flight = TaskTracker::new();
+    let pods_listed = CancellationToken::new();
+    let watches =
+        start_watches(&shared, &api, &cluster_metrics, gates, pods_listed.clone(), &blind);
+    let mut intake = JoinSet::new();
+    let queue = Arc::new(pump::Queue::default());
+    for shard in 0..SHARDS {
+        let queue = Arc::clone(&queue);
+        intake.spawn(pump::take_due(Arc::clone(&shared), shard, queue, stop.clone()));
     }
-    let records = records::run(
+    let carry = pump::carry(queue, Arc::new(evictor), pace, in_flight.clone(), stop.clone());
+    intake.spawn(carry);
+    intake.spawn(records::run(
         Arc::clone(&shared),
         api.clone(),
         pods_listed,
         stop.clone(),
         in_flight.clone(),
-    );
-    background.spawn(records);
-    background.spawn(time_watch::run(Arc::clone(&shared), api.clone(), stop.clone()));
+    ));
+    let clocks = time_watch::run(Arc::clone(&shared), api.clone());
+    intake.spawn(stop.clone().run_until_cancelled_owned(clocks).map(drop));
     let last_events = CancellationToken::new();
     let events = tokio::spawn(send_events(lane, api, last_events.clone()));
 
@@ -142,9 +153,10 @@ pub async fn start(client: Client, config: &Config) -> Result<Running, StartErro
         shared,
         pipeline,
         stop,
-        in_flight,
+        intake,
+        blind,
         watches,
-        background,
+        in_flight,
         events,
         last_events,
         endpoints,
@@ -153,23 +165,27 @@ pub async fn start(client: Client, config: &Config) -> Result<Running, StartErro
     })
 }
 
-/// Starts to watch nodes and pods. The gate opens, and `pods_known` is called, after each complete
-/// list.
+/// Starts to watch nodes and pods until `blind`. Each gate opens with the first complete list, and
+/// `pods_listed` is cancelled with that of the pods.
 fn start_watches(
     shared: &Arc<Shared>,
     api: &Api,
     metrics: &cluster::Metrics,
-    nodes_known: Gate,
-    pods_known: impl Fn() + Send + 'static,
-) -> Vec<JoinHandle<()>> {
+    (nodes_known, pods_known): (Gate, Gate),
+    pods_listed: CancellationToken,
+    blind: &CancellationToken,
+) -> JoinSet<()> {
     let nodes = Nodes { shared: Arc::clone(shared) };
+    let nodes = watch::run(api.clone(), metrics.clone(), nodes, move || nodes_known.open());
     let pods = Pods { shared: Arc::clone(shared), decoder: PodDecoder::default() };
-    vec![
-        tokio::spawn(watch::run(api.clone(), metrics.clone(), nodes, move || {
-            nodes_known.open();
-        })),
-        tokio::spawn(watch::run(api.clone(), metrics.clone(), pods, pods_known)),
-    ]
+    let pods = watch::run(api.clone(), metrics.clone(), pods, move || {
+        pods_known.open();
+        pods_listed.cancel();
+    });
+    let mut tasks = JoinSet::new();
+    tasks.spawn(blind.clone().run_until_cancelled_owned(nodes).map(drop));
+    tasks.spawn(blind.clone().run_until_cancelled_owned(pods).map(drop));
+    tasks
 }
 
 impl Running {
@@ -179,21 +195,28 @@ impl Running {
     }
 
     /// Completes only if a part that must not end has ended: the process must end then too.
-    pub async fn failed(&self) -> pipeline::Failure {
-        self.pipeline.failed().await
+    pub async fn failed(&mut self) -> Failed {
+        let ended = tokio::select! {
+            failure = self.pipeline.failed() => return Failed::Thread(failure),
+            Some(ended) = self.intake.join_next() => ended,
+            Some(ended) = self.watches.join_next() => ended,
+        };
+        Failed::Task(match ended {
+            Ok(()) => "it returned".to_owned(),
+            Err(error) => error.to_string(),
+        })
     }
 
     /// Takes no new work, finishes the requests in flight within 20 s, and ends.
     ///
+    /// The watches go on for as long as evictions are in flight: each asks again between its two
+    /// requests, and a taint may be removed meanwhile.
+    ///
     /// # Errors
     /// A worker had panicked.
-    pub async fn stop(self) -> Result<(), pipeline::Failure> {
+    pub async fn stop(mut self) -> Result<(), Failed> {
         self.stop.cancel();
-        for watch in &self.watches {
-            watch.abort();
-        }
-        self.background.close();
-        self.background.wait().await;
+        while self.intake.join_next().await.is_some() {}
         let pipeline = self.pipeline;
         let stopped = tokio::task::spawn_blocking(move || pipeline.stop()).await;
         self.in_flight.close();
@@ -203,6 +226,8 @@ impl Running {
         } else if left > 0 {
             info!(requests = left, "requests in flight were finished");
         }
+        self.blind.cancel();
+        while self.watches.join_next().await.is_some() {}
         for timers in &self.shared.timers {
             timers.clear();
         }
@@ -213,94 +238,8 @@ impl Running {
         self.endpoints.cancel();
         let _ = timeout(Duration::from_secs(1), self.served).await;
         match stopped {
-            Ok(result) => result,
-            Err(error) => {
-                warn!(%error, "the worker threads could not be joined");
-                Ok(())
-            }
-        }
-    }
-}
-
-/// Carries what is due in one shard to the evictor.
-struct Pump {
-    shard: usize,
-    shared: Arc<Shared>,
-    evictor: Arc<Carrier>,
-    slots: Arc<Semaphore>,
-    in_flight: TaskTracker,
-}
-
-impl Pump {
-    fn for_all_shards(
-        shared: &Arc<Shared>,
-        evictor: Carrier,
-        in_flight: &TaskTracker,
-    ) -> impl Iterator<Item = Self> {
-        let (evictor, slots) = (Arc::new(evictor), Arc::new(Semaphore::new(SLOTS)));
-        (0..SHARDS).map(move |shard| Self {
-            shard,
-            shared: Arc::clone(shared),
-            evictor: Arc::clone(&evictor),
-            slots: Arc::clone(&slots),
-            in_flight: in_flight.clone(),
-        })
-    }
-
-    async fn run(self, stop: CancellationToken) {
-        let timers = &self.shared.timers[self.shard];
-        loop {
-            let Fired { key, token, value, due } = tokio::select! {
-                () = stop.cancelled() => return,
-                fired = timers.next() => fired,
-            };
-            match (&key, value) {
-                (TimerKey::Node(name), _) => {
-                    timers.complete(&key, token, pipeline::Outcome::Done);
-                    self.shared.node_changed(name.clone());
-                }
-                (TimerKey::Pod(_), Work::Evict { pod, verdict }) => {
-                    // What is due meanwhile waits in the queue, where a newer decision finds it.
-                    let slot = tokio::select! {
-                        () = stop.cancelled() => return,
-                        slot = Arc::clone(&self.slots).acquire_owned() => slot,
-                    };
-                    let Ok(slot) = slot else { return };
-                    let (shared, evictor) = (Arc::clone(&self.shared), Arc::clone(&self.evictor));
-                    let shard = self.shard;
-                    self.in_flight.spawn(async move {
-                        let job = Job { pod, verdict, due };
-                        let outcome = evictor.carry_out(&job).await;
-                        drop(slot);
-                        finish(&shared, shard, &key, token, job, &outcome);
-                    });
-                }
-                (TimerKey::Pod(_), Work::LookAgain) => {
-                    timers.complete(&key, token, pipeline::Outcome::Done);
-                }
-            }
-        }
-    }
-}
-
-pub(super) fn finish(
-    shared: &Shared,
-    shard: usize,
-    key: &TimerKey,
-    token: pipeline::Token,
-    job: Job,
-    outcome: &Outcome,
-) {
-    let (uid, node) = (job.pod.uid, job.pod.node.clone());
-    match outcome {
-        Outcome::Reconsider => {
-            shared.timers[shard].complete(key, token, pipeline::Outcome::Done);
-            shared.pod_changed(node, uid);
-        }
-        Outcome::Again(pause) => {
-            let value = Work::Evict { pod: job.pod, verdict: job.verdict };
-            let retry = pipeline::Outcome::Retry { not_before: Instant::now() + *pause, value };
-            shared.timers[shard].complete(key, token, retry);
+            Ok(result) => Ok(result?),
+            Err(error) => Err(Failed::Task(error.to_string())),
         }
     }
 }

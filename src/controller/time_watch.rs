@@ -9,7 +9,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::state::Shared;
@@ -59,14 +58,11 @@ pub(super) async fn align(shared: &Shared, api: &Api) {
     }
 }
 
-/// Compares the clocks until `stop`.
-pub(super) async fn run(shared: Arc<Shared>, api: Api, stop: CancellationToken) {
+/// Compares the clocks until it is dropped.
+pub(super) async fn run(shared: Arc<Shared>, api: Api) {
     let mut known = system_time().duration_since(shared.clock.now());
     loop {
-        tokio::select! {
-            () = stop.cancelled() => return,
-            () = tokio::time::sleep(EVERY) => {}
-        }
+        tokio::time::sleep(EVERY).await;
         let system = system_time();
         let offset = system.duration_since(shared.clock.now());
         if offset.checked_sub(known).is_some_and(|change| change.abs() < TOLERATED) {

@@ -25,12 +25,6 @@ pub enum State {
 }
 
 impl State {
-    /// Whether the last request had no answer, and may have been carried out all the same.
-    pub(super) fn is_in_doubt(self) -> bool {
-        use FailureKind::{Connection, Timeout, Unexpected};
-        matches!(self, Self::Failing(Connection | Timeout | Unexpected))
-    }
-
     /// Its name as a metric label.
     pub fn label(self) -> &'static str {
         match self {

@@ -4,15 +4,15 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
 use super::confirm::Confirmations;
-use super::{Backlog, Failure, FailureKind, Metrics, State};
+use super::{Backlog, Failure, FailureKind, Metrics, Pace, State};
 use crate::backoff::Backoff;
 use crate::clock::Clock;
-use crate::model::{Disruption, Node, NodeName, Pod, PodRef, Verdict};
+use crate::model::{Disruption, Kept, Node, NodeName, Pod, PodClass, PodRef, Verdict};
 
 /// Pause between failed tries of one pod. Two minutes is what a person who has just mended the
 /// cause is willing to wait.
@@ -60,38 +60,20 @@ pub trait Judge: Send + Sync {
     /// The verdict from the newest facts at hand, about a pod that was armed by `armed`.
     fn judge(&self, pod: &PodRef, armed: &Verdict) -> Judgement;
 
-    /// The verdict with the node as given instead (`None`: there is no such node).
-    fn judge_on(&self, pod: &PodRef, armed: &Verdict, node: Option<&Node>) -> Verdict;
-}
-
-/// What the API server knows of a pod.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Presence {
-    /// It is there and not being deleted.
-    Running {
-        /// Counts the changes of its spec; 0 where the server does not keep it.
-        generation: i64,
-    },
-    /// It is there and being deleted.
-    Terminating,
-    /// It is gone; its name may be taken by another pod.
-    Gone,
+    /// The verdict by these facts of the pod and of its node (`None`: there is no such node).
+    fn judge_on(&self, pod: &Pod, armed: &Verdict, node: Option<&Node>) -> Verdict;
 }
 
 /// The requests that an eviction takes.
 pub trait Requests: Send + Sync {
-    /// Writes the condition that says why the pod goes, and tells what the answer says of the pod.
-    fn mark(
-        &self,
-        pod: &Pod,
-        now: Timestamp,
-    ) -> impl Future<Output = Result<Presence, Failure>> + Send;
+    /// Writes the condition that says why the pod goes, and returns the pod as it is then.
+    fn mark(&self, pod: &Pod, now: Timestamp) -> impl Future<Output = Result<Pod, Failure>> + Send;
 
     /// Deletes the pod.
     fn delete(&self, pod: &PodRef) -> impl Future<Output = Result<(), Failure>> + Send;
 
-    /// Whether the pod, not one of the same name, is there.
-    fn presence(&self, pod: &PodRef) -> impl Future<Output = Result<Presence, Failure>> + Send;
+    /// The pod as it is stored; `None` if it is gone, whether or not another has its name.
+    fn pod(&self, pod: &PodRef) -> impl Future<Output = Result<Option<Pod>, Failure>> + Send;
 
     /// The node as it is stored; `None` if there is no such node.
     fn node(&self, name: &NodeName) -> impl Future<Output = Result<Option<Node>, Failure>> + Send;
@@ -109,13 +91,11 @@ pub trait Notices: Send + Sync {
 /// Carries out evictions.
 ///
 /// The node is read from the API server before anything is written, and again before the deletion
-/// if that comes more than a second later. Nodes and pods come by two watches, and either may lag
-/// or be dead without a sign of it, so no verdict of the view's proves by itself that the taint is
-/// still there (kubernetes/kubernetes#119862). One read for all the pods of a node that are due is
-/// cheap beside a wrong eviction.
-///
-/// What is known of the pod may be old as well. The answer to the patch tells without another
-/// request whether its spec was changed since; where there is nothing to patch, the pod is read.
+/// if that comes more than a second later; the pod comes back with the answer to the patch of its
+/// condition. Nodes and pods come by two watches, and either may lag or be dead without a sign of
+/// it, so no verdict of the view's proves by itself that the taint is still there, or that nobody
+/// has given the pod a toleration (kubernetes/kubernetes#119862). One read for all the pods of a
+/// node that are due is cheap beside a wrong eviction.
 #[derive(Debug)]
 pub struct Evictor<J, R, N> {
     judge: J,
@@ -125,6 +105,7 @@ pub struct Evictor<J, R, N> {
     metrics: Metrics,
     clock: Clock,
     confirmations: Confirmations,
+    pace: Arc<Pace>,
 }
 
 impl<J: Judge, R: Requests, N: Notices> Evictor<J, R, N> {
@@ -136,9 +117,10 @@ impl<J: Judge, R: Requests, N: Notices> Evictor<J, R, N> {
         backlog: Arc<Backlog>,
         metrics: Metrics,
         clock: Clock,
+        pace: Arc<Pace>,
     ) -> Self {
         let confirmations = Confirmations::default();
-        Self { judge, requests, notices, backlog, metrics, clock, confirmations }
+        Self { judge, requests, notices, backlog, metrics, clock, confirmations, pace }
     }
 
     /// Carries out one eviction as far as it goes now.
@@ -147,7 +129,7 @@ impl<J: Judge, R: Requests, N: Notices> Evictor<J, R, N> {
         self.backlog.enter(&job.pod, &job.verdict, job.due);
         let past = self.backlog.get(uid).map_or_else(Past::default, |condemned| Past {
             sent: condemned.state == State::Sent,
-            in_doubt: condemned.state.is_in_doubt(),
+            unconfirmed: condemned.state == State::Unconfirmed,
             marked: condemned.marked.is_some_and(|at| at.elapsed() < MARK_LASTS),
         });
         match self.attempt(job, past).await {
@@ -158,8 +140,13 @@ impl<J: Judge, R: Requests, N: Notices> Evictor<J, R, N> {
                 Outcome::Reconsider
             }
             Ok(End::Unconfirmed(verdict)) => {
-                info!(pod = %job.pod, %uid, %verdict,
-                    "eviction put off: the API server has newer facts");
+                // While a watch is down it comes again every second, and says so once.
+                if past.unconfirmed {
+                    debug!(pod = %job.pod, %uid, %verdict, "eviction put off again");
+                } else {
+                    info!(pod = %job.pod, %uid, %verdict,
+                        "eviction put off: the API server has newer facts of the pod or its node");
+                }
                 self.metrics.ended("unconfirmed");
                 self.wait(job, State::Unconfirmed, UNTIL_CAUGHT_UP)
             }
@@ -181,87 +168,83 @@ impl<J: Judge, R: Requests, N: Notices> Evictor<J, R, N> {
     }
 
     async fn attempt(&self, job: &Job, past: Past) -> Result<End, Trouble> {
-        let now = self.clock.now();
-        let judgement = self.judge.judge(&job.pod, &job.verdict);
-        let (Some(pod), true) = (judgement.pod, judgement.verdict.is_due(now)) else {
-            return Ok(End::Withdrawn(judgement.verdict));
-        };
-        let verdict = judgement.verdict;
-        let mut presence = None;
-        if past.sent || past.in_doubt {
-            // The watch is slow to show what the server took. Look before deleting twice.
-            match self.requests.presence(&job.pod).await {
-                Ok(Presence::Terminating | Presence::Gone) => return Ok(End::AlreadyGone),
-                Ok(running) => presence = Some(running),
-                Err(failure) => return self.settle(job, failure).await,
-            }
-            if past.sent {
-                warn!(pod = %job.pod, uid = %job.pod.uid,
-                    "the API server took the deletion but the pod is still there; deleting again");
-            }
-        }
-        match self.unconfirmed(job).await {
-            Ok(None) => {}
-            Ok(Some(verdict)) => return Ok(End::Unconfirmed(verdict)),
-            Err(failure) => return self.settle(job, failure).await,
-        }
-        self.announce(job, &verdict);
-        if !past.marked && pod.disruption != Disruption::ByTaint {
-            match self.requests.mark(&pod, now).await {
-                Ok(answer) => presence = Some(answer),
-                Err(failure) => return self.settle(job, failure).await,
-            }
-            self.backlog.update(job.pod.uid, |condemned| {
-                condemned.marked = Some(Instant::now());
-            });
-        }
-        let presence = match presence {
-            Some(presence) => presence,
-            None => match self.requests.presence(&job.pod).await {
-                Ok(presence) => presence,
-                Err(failure) => return self.settle(job, failure).await,
-            },
-        };
-        let Presence::Running { generation } = presence else {
-            return Ok(End::AlreadyGone);
-        };
         let judgement = self.judge.judge(&job.pod, &job.verdict);
         let (Some(pod), true) = (judgement.pod, judgement.verdict.is_due(self.clock.now())) else {
             return Ok(End::Withdrawn(judgement.verdict));
         };
-        if generation > pod.generation {
-            return Ok(End::Unconfirmed(judgement.verdict));
-        }
-        // No request, unless the one before took long.
-        match self.unconfirmed(job).await {
-            Ok(None) => {}
-            Ok(Some(verdict)) => return Ok(End::Unconfirmed(verdict)),
-            Err(failure) => return self.settle(job, failure).await,
-        }
-        match self.requests.delete(&job.pod).await {
-            Ok(()) => Ok(End::Deleted(verdict)),
-            Err(failure) => self.settle(job, failure).await,
-        }
-    }
-
-    /// The verdict by the node as the API server has it, if that keeps the pod.
-    async fn unconfirmed(&self, job: &Job) -> Result<Option<Verdict>, Failure> {
-        let node = self.confirmations.node(&job.pod.node, job.due, &self.requests).await?;
-        let verdict = self.judge.judge_on(&job.pod, &job.verdict, node.as_deref());
-        Ok((!verdict.is_due(self.clock.now())).then_some(verdict))
-    }
-
-    /// What a failed request comes to.
-    async fn settle(&self, job: &Job, failure: Failure) -> Result<End, Trouble> {
-        match failure {
-            Failure::Gone => Ok(End::AlreadyGone),
-            // A UID that does not fit any more and a write that lost a race look alike.
-            Failure::Conflict(message) => match self.requests.presence(&job.pod).await {
-                Ok(Presence::Gone) => Ok(End::AlreadyGone),
-                _ => Err((FailureKind::Conflict, message, None)),
+        match self.carry_on(job, past, &pod, judgement.verdict).await {
+            Ok(end) => Ok(end),
+            Err(Failure::Gone) => Ok(End::AlreadyGone),
+            Err(Failure::Doubtful { kind, message }) => match self.requests.pod(&job.pod).await {
+                Ok(None) => Ok(End::AlreadyGone),
+                _ => Err((kind, message, None)),
             },
-            Failure::Retry { kind, message, after } => Err((kind, message, after)),
+            Err(Failure::Retry { kind, message, after }) => Err((kind, message, after)),
         }
+    }
+
+    /// The requests of one attempt, with the newest facts asked for before each write.
+    async fn carry_on(
+        &self,
+        job: &Job,
+        past: Past,
+        pod: &Pod,
+        verdict: Verdict,
+    ) -> Result<End, Failure> {
+        let mut stored = None;
+        if past.sent {
+            // The watch is slow to show what the server took. Look before deleting twice.
+            match self.requests.pod(&job.pod).await? {
+                Some(pod) if pod.class != PodClass::Terminating => stored = Some(pod),
+                _ => return Ok(End::AlreadyGone),
+            }
+            warn!(pod = %job.pod, uid = %job.pod.uid,
+                "the API server took the deletion but the pod is still there; deleting again");
+        }
+        if let Some(end) = self.spared(job, stored.as_ref().unwrap_or(pod)).await? {
+            return Ok(end);
+        }
+        self.announce(job, &verdict);
+        let start = Instant::now();
+        let is_marked = past.marked || pod.disruption == Disruption::ByTaint;
+        let stored = match stored {
+            // Both the answer to the patch and a read have the pod as it is now.
+            _ if !is_marked => self.requests.mark(pod, self.clock.now()).await?,
+            Some(stored) => stored,
+            None => match self.requests.pod(&job.pod).await? {
+                Some(stored) => stored,
+                None => return Ok(End::AlreadyGone),
+            },
+        };
+        if !is_marked {
+            self.backlog.update(job.pod.uid, |condemned| {
+                condemned.marked = Some(Instant::now());
+            });
+        }
+        let judgement = self.judge.judge(&job.pod, &job.verdict);
+        if judgement.pod.is_none() || !judgement.verdict.is_due(self.clock.now()) {
+            return Ok(End::Withdrawn(judgement.verdict));
+        }
+        if let Some(end) = self.spared(job, &stored).await? {
+            return Ok(end);
+        }
+        self.requests.delete(&job.pod).await?;
+        self.pace.went_well(start.elapsed());
+        Ok(End::Deleted(verdict))
+    }
+
+    /// How the attempt ends if the pod is to stay, by these facts of it and by its node as the API
+    /// server has it. That is read anew only if what is known of it is older than a second.
+    async fn spared(&self, job: &Job, pod: &Pod) -> Result<Option<End>, Failure> {
+        let node = self.confirmations.node(&job.pod.node, job.due, &self.requests).await?;
+        let verdict = self.judge.judge_on(pod, &job.verdict, node.as_deref());
+        Ok(if verdict == Verdict::Keep(Kept::Terminating) {
+            Some(End::AlreadyGone)
+        } else if verdict.is_due(self.clock.now()) {
+            None
+        } else {
+            Some(End::Unconfirmed(verdict))
+        })
     }
 
     fn announce(&self, job: &Job, verdict: &Verdict) {
@@ -281,6 +264,9 @@ impl<J: Judge, R: Requests, N: Notices> Evictor<J, R, N> {
         after: Option<Duration>,
     ) -> Outcome {
         self.metrics.failed(kind);
+        if matches!(kind, FailureKind::Throttled | FailureKind::Timeout) {
+            self.pace.overloaded();
+        }
         let (failures, new) = self
             .backlog
             .update(job.pod.uid, |condemned| {
@@ -291,7 +277,7 @@ impl<J: Judge, R: Requests, N: Notices> Evictor<J, R, N> {
             .unwrap_or((1, true));
         // Whoever asks for more is not waited for: some proxies ask for hours.
         let asked = after.unwrap_or_default().min(BACKOFF.most);
-        let pause = BACKOFF.pause(failures).max(asked);
+        let pause = BACKOFF.pause(failures, job.pod.uid.0).max(asked);
         if new {
             warn!(pod = %job.pod, uid = %job.pod.uid, cause = kind.label(), error = message,
                 ?pause, "eviction failed; it will be tried again until it succeeds");
@@ -304,7 +290,7 @@ impl<J: Judge, R: Requests, N: Notices> Evictor<J, R, N> {
     }
 
     fn wait(&self, job: &Job, state: State, pause: Duration) -> Outcome {
-        let next = jiff::SignedDuration::try_from(pause)
+        let next = SignedDuration::try_from(pause)
             .ok()
             .and_then(|pause| self.clock.now().saturating_add(pause).ok());
         self.backlog.update(job.pod.uid, |condemned| {
@@ -318,9 +304,8 @@ impl<J: Judge, R: Requests, N: Notices> Evictor<J, R, N> {
 /// What earlier attempts came to.
 #[derive(Clone, Copy, Default)]
 struct Past {
-    /// The last request may have been carried out, although there was no answer to it.
-    in_doubt: bool,
     sent: bool,
+    unconfirmed: bool,
     marked: bool,
 }
 

@@ -74,8 +74,14 @@ impl FailureKind {
 pub enum Failure {
     /// The pod is gone: 404 from the API server itself.
     Gone,
-    /// 409: the UID may be another one by now, or the write lost a race. Look which.
-    Conflict(String),
+    /// The server says no in a way that it also uses when the pod is another one by now: 409 for a
+    /// deletion, 422 for a patch. Look which.
+    Doubtful {
+        /// What kind it is if the pod is the same.
+        kind: FailureKind,
+        /// The server's words.
+        message: String,
+    },
     /// Anything else: to be tried again.
     Retry {
         /// What kind.
@@ -91,7 +97,7 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Gone => f.write_str("the pod is gone"),
-            Self::Conflict(message) | Self::Retry { message, .. } => f.write_str(message),
+            Self::Doubtful { message, .. } | Self::Retry { message, .. } => f.write_str(message),
         }
     }
 }

@@ -13,8 +13,12 @@ mod confirm;
 mod evictor;
 mod failure;
 mod metrics;
+mod pace;
+mod turns;
 
 pub use backlog::{Backlog, Condemned, State};
-pub use evictor::{Evictor, Job, Judge, Judgement, Notices, Outcome, Presence, Requests};
+pub use evictor::{Evictor, Job, Judge, Judgement, Notices, Outcome, Requests};
 pub use failure::{Failure, FailureKind};
 pub use metrics::Metrics;
+pub use pace::Pace;
+pub use turns::Turns;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 
 use super::{
-    Disruption, Effect, Node, NodeName, Operator, Pod, PodClass, Ready, ReadyStatus, Taint,
+    Disruption, Effect, Node, NodeName, Operator, Pod, PodClass, PodRef, Ready, ReadyStatus, Taint,
     Toleration, Uid,
 };
 
@@ -39,6 +39,11 @@ pub(crate) fn pod(name: &str) -> Pod {
 }
 
 impl Pod {
+    /// The dullest pod with these names.
+    pub(crate) fn named_by(reference: &PodRef) -> Self {
+        Self { uid: reference.uid, node: reference.node.clone(), ..pod(&reference.name) }
+    }
+
     pub(crate) fn on(mut self, node: &str) -> Self {
         self.node = NodeName::from(node);
         self

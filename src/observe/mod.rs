@@ -12,4 +12,4 @@ mod repeats;
 pub use events::{Event, EventLane, EventMetrics, Recorder};
 pub use health::{Gate, Readiness};
 pub use http::{Endpoints, ListenError, serve};
-pub use logs::{LogFormat, start_logs};
+pub use logs::{LogFormat, LogLevel, LogLevelError, start_logs};

@@ -5,7 +5,7 @@
 //!
 //! A full channel makes the dispatcher wait, and then no other shard gets items of that kind.
 //! Upstream has the same. It is mild, because workers do no I/O: a shard's channel is full for
-//! microseconds. It must stay so; nothing that can block belongs into a [`Handler`].
+//! microseconds. It must stay so; nothing that can block belongs into a [`Handler`](super::Handler).
 
 use std::convert::Infallible;
 use std::hash::Hash;
@@ -19,25 +19,6 @@ pub trait Sharded: Clone + Eq + Hash + Send + 'static {
     /// The name of the node whose shard the key belongs to. May be empty. It must be a part of the
     /// key: a key never changes its shard.
     fn node_name(&self) -> &str;
-}
-
-/// What the workers do with the items. One handler serves all eight workers.
-///
-/// The methods run on a worker's thread, in the context of the tokio runtime that the pipeline was
-/// started with. They must not block and must not do I/O: while one runs, its shard stands still,
-/// and soon after so do the others. A panic ends the whole pipeline, see
-/// [`Pipeline::failed`](super::Pipeline::failed).
-pub trait Handler: Send + Sync + 'static {
-    /// Keys of the node queue.
-    type Node: Sharded;
-    /// Keys of the pod queue.
-    type Pod: Sharded;
-
-    /// A node changed. Items of the same shard are handled one after the other.
-    fn node(&self, shard: usize, node: &Self::Node);
-
-    /// A pod changed. All node items that were waiting in the shard have been handled before.
-    fn pod(&self, shard: usize, pod: &Self::Pod);
 }
 
 /// Becomes ready, by being disconnected, when the pipeline stops. Nothing is ever sent on it.

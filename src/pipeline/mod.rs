@@ -21,8 +21,8 @@ mod timed;
 mod work_queue;
 mod workers;
 
-pub use dispatch::{Handler, Sharded};
+pub use dispatch::Sharded;
 pub use shard::{SHARDS, shard_of};
 pub use timed::{Armed, Fired, Outcome, Scheduled, TimedQueue, Token};
 pub use work_queue::WorkQueue;
-pub use workers::{Failure, Pipeline, ShardLoad};
+pub use workers::{Failure, Handler, Pipeline, ShardLoad};

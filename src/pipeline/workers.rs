@@ -30,7 +30,7 @@ use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
-use super::dispatch::{Handler, Sharded, Stop, dispatch};
+use super::dispatch::{Sharded, Stop, dispatch};
 use super::{SHARDS, WorkQueue};
 
 /// Node items that fit into a shard's channel; upstream's `NodeUpdateChannelSize`.
@@ -42,6 +42,25 @@ const POD_CHANNEL: usize = 1;
 /// Node items that a worker handles at the most while it holds a pod item. More than a shard has
 /// nodes in a cluster of 5,000, so nodes win in every ordinary case.
 const NODES_BEFORE_POD: usize = 1_000;
+
+/// What the workers do with the items. One handler serves all eight workers.
+///
+/// The methods run on a worker's thread, in the context of the tokio runtime that the pipeline was
+/// started with. They must not block and must not do I/O: while one runs, its shard stands still,
+/// and soon after so do the others. A panic ends the whole pipeline, see [`Pipeline::failed`].
+pub trait Handler: Send + Sync + 'static {
+    /// Keys of the node queue.
+    type Node: Sharded;
+    /// Keys of the pod queue.
+    type Pod: Sharded;
+
+    /// A node changed. Items of the same shard are handled one after the other.
+    fn node(&self, shard: usize, node: &Self::Node);
+
+    /// A pod changed. The node items that waited in the shard's channel have been handled before,
+    /// up to a bound.
+    fn pod(&self, shard: usize, pod: &Self::Pod);
+}
 
 /// The running threads. Stops them when dropped.
 pub struct Pipeline<N: Sharded, P: Sharded> {

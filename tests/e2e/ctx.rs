@@ -9,7 +9,7 @@ use libtest_mimic::{Arguments, Failed, Trial};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::RwLock;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use crate::harness::{Arena, Bed, Ostrakon};
 
@@ -212,11 +212,21 @@ impl Scenario {
         } else {
             shared = Some(handle.block_on(ctx.house.turn.read()));
         }
+        let begin = Instant::now();
         let outcome = catch_unwind(AssertUnwindSafe(|| (self.run)(&ctx, handle, self.limit)));
+        say_time(&self.name, begin.elapsed());
         // What is left over after this is in nobody's way.
         let _ = handle.block_on(async { timeout(CLEANING, ctx.clean_up(self.alone)).await });
         drop((shared, alone));
         outcome.unwrap_or_else(|panic| resume_unwind(panic)).map_err(failed)
+    }
+}
+
+/// Says how long a scenario took, to whoever asks by `OSTRAKON_TIMES=1`.
+#[allow(clippy::print_stderr, reason = "figures are for the reader of the run")]
+fn say_time(name: &str, took: Duration) {
+    if std::env::var_os("OSTRAKON_TIMES").is_some() {
+        eprintln!("  figure: {name} took {:.1} s", took.as_secs_f64());
     }
 }
 

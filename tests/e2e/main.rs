@@ -6,6 +6,18 @@
 //!
 //! To add one, write `async fn it_does_this(ctx: &Ctx) -> Result<()>` in a module of `scenarios`
 //! and name it in the module's `trials()`.
+//!
+//! After a failure the folder with all logs is kept, and its path printed. `OSTRAKON_KEEP_BED=1`
+//! keeps it always. `OSTRAKON_TIMES=1` prints how long each scenario took. `OSTRAKON_CONTROL_PLANE`
+//! names a folder with a `control-plane` program to use instead of building one;
+//! `KUBEBUILDER_ASSETS` one with `etcd` and `kube-apiserver`.
+//! `OSTRAKON_E2E=shared` runs only those that share the control plane, `=alone` only the others.
+
+#![allow(
+    clippy::cast_precision_loss,
+    clippy::unused_async,
+    reason = "counts of pods are small, and checks have one shape whether they wait or not"
+)]
 
 mod ctx;
 #[path = "../harness/mod.rs"]
@@ -19,6 +31,7 @@ use std::sync::Arc;
 use harness::{Bed, BedOptions, StartError, TaintEviction};
 use libtest_mimic::{Arguments, Conclusion};
 use tokio::runtime::Runtime;
+use tokio::time::Instant;
 
 use crate::ctx::{Floor, House, Scenario};
 
@@ -30,8 +43,12 @@ fn main() -> ExitCode {
     let mut args = Arguments::from_args();
     args.test_threads.get_or_insert(AT_ONCE);
     let mut scenarios = [smoke::trials(), scenarios::trials()].concat();
-    // Those that run alone come last, or the others would wait for them.
-    scenarios.sort_by_key(Scenario::is_alone);
+    match std::env::var("OSTRAKON_E2E").as_deref() {
+        Ok("shared") => scenarios.retain(|scenario| !scenario.is_alone()),
+        Ok("alone") => scenarios.retain(Scenario::is_alone),
+        // Those that run alone come last, or the others would wait for them.
+        _ => scenarios.sort_by_key(Scenario::is_alone),
+    }
 
     let runtime = match Runtime::new() {
         Ok(runtime) => runtime,
@@ -56,14 +73,18 @@ fn main() -> ExitCode {
     }
 }
 
-#[allow(clippy::print_stderr, reason = "a skip must be seen")]
+#[allow(clippy::print_stderr, reason = "a skip must be seen, and how long it takes")]
 fn lay_floor(args: &Arguments, scenarios: &[Scenario], runtime: &Runtime) -> anyhow::Result<Floor> {
     if args.list || scenarios.iter().all(|scenario| scenario.is_filtered_out(args)) {
         return Ok(Floor::NotNeeded);
     }
     let options = BedOptions::default().controller_manager(TaintEviction::Off).scheduler();
+    let begin = Instant::now();
     match runtime.block_on(Bed::start(options)) {
-        Ok(bed) => Ok(Floor::House(Arc::new(House::new(bed)))),
+        Ok(bed) => {
+            eprintln!("e2e: the control plane is up after {:.1?}", begin.elapsed());
+            Ok(Floor::House(Arc::new(House::new(bed))))
+        }
         Err(StartError::Unavailable(reason)) => {
             eprintln!("e2e: everything is ignored, there is no control plane: {reason}");
             Ok(Floor::Absent)
@@ -73,18 +94,22 @@ fn lay_floor(args: &Arguments, scenarios: &[Scenario], runtime: &Runtime) -> any
 }
 
 /// Stops everything; that it stops well is part of the run.
-#[allow(clippy::print_stderr, reason = "says where the logs are")]
+#[allow(clippy::print_stderr, reason = "says where the logs are, and how long it takes")]
 fn close(house: Arc<House>, conclusion: &Conclusion, runtime: &Runtime) -> ExitCode {
     if conclusion.has_failed() {
         house.bed().keep_folder();
         eprintln!("e2e: the logs are in {}", house.bed().folder().display());
     }
+    let begin = Instant::now();
     let closed = match Arc::into_inner(house) {
         Some(house) => runtime.block_on(house.close()),
         None => Err(anyhow::anyhow!("a scenario still holds the house")),
     };
     match closed {
-        Ok(()) => conclusion.exit_code(),
+        Ok(()) => {
+            eprintln!("e2e: all is down after {:.1?}", begin.elapsed());
+            conclusion.exit_code()
+        }
         Err(error) => {
             eprintln!("e2e: did not end well: {error:#}");
             ExitCode::FAILURE

@@ -13,7 +13,7 @@ use super::audit::{self, Audit, AuditLog};
 use super::binaries::{Binaries, Etcd, Launch};
 use super::component::{Component, How};
 use super::fault_proxy::FaultProxy;
-use super::process::{Leash, Program};
+use super::process::{Leash, Process, Program};
 use super::users::{self, User, Users};
 use super::{manifests, ports, wait};
 
@@ -92,6 +92,7 @@ pub struct Bed {
     apiserver: Component,
     etcd: Component,
     options: BedOptions,
+    binaries: Binaries,
     place: Place,
     audit: AuditLog,
     leash: Leash,
@@ -131,6 +132,7 @@ impl Bed {
             apiserver,
             etcd,
             options,
+            binaries: binaries.clone(),
             place,
             audit,
             leash,
@@ -204,13 +206,14 @@ impl Bed {
     /// A new proxy in front of the API server, without any faults yet. What it does by chance
     /// follows from `seed`.
     pub async fn fault_proxy(&self, seed: u64) -> Result<FaultProxy> {
-        FaultProxy::start(&self.place.config()?, seed, None).await
+        FaultProxy::start(&self.place.config()?, None, seed).await
     }
 
-    /// As [`Bed::fault_proxy`], for a client that does not say who it is: `user`.
+    /// As [`Bed::fault_proxy`]; requests without a token are made as `user`. Go clients send none
+    /// over plain HTTP, whatever their kubeconfig says.
     pub async fn fault_proxy_for(&self, user: User, seed: u64) -> Result<FaultProxy> {
-        let authorization = format!("Bearer {}", self.place.users.token(user)).parse()?;
-        FaultProxy::start(&self.place.config()?, seed, Some(authorization)).await
+        let token = self.place.users.token(user);
+        FaultProxy::start(&self.place.config()?, Some(&token), seed).await
     }
 
     /// A namespace and nodes for one test.
@@ -220,6 +223,11 @@ impl Bed {
 
     pub fn etcd(&self) -> &Component {
         &self.etcd
+    }
+
+    /// Where etcd serves its clients, on 127.0.0.1.
+    pub fn etcd_port(&self) -> u16 {
+        self.place.etcd_port
     }
 
     pub fn apiserver(&self) -> &Component {
@@ -251,6 +259,40 @@ impl Bed {
         let old = old.context("kube-controller-manager runs without --controllers")?;
         args[old] = controllers_flag(taint_eviction);
         component.restart_with(args).await
+    }
+
+    /// Starts a second kube-controller-manager that does what ostrakon replaces and nothing else,
+    /// with the API server as `kubeconfig` shows it, for a comparison. It ends with its value.
+    /// Between the two may be a [`Bed::fault_proxy_for`] it.
+    pub async fn start_reference(&self, kubeconfig: &Path) -> Result<Component> {
+        self.start_reference_with(kubeconfig, &[]).await
+    }
+
+    /// As [`Bed::start_reference`], with more flags; a flag that is there already is overridden.
+    pub async fn start_reference_with(
+        &self,
+        kubeconfig: &Path,
+        more: &[String],
+    ) -> Result<Component> {
+        let launch = self.binaries.controller_manager.as_ref();
+        let launch = launch.context("there is no kube-controller-manager")?;
+        let name = format!("reference-{:08x}", rand::random::<u32>());
+        let port = ports::free_port()?;
+        let mut flags = self.place.follower_flags(&name, User::Reference, port)?;
+        flags.extend([
+            // The last of two counts.
+            format!("--kubeconfig={}", kubeconfig.display()),
+            // The first needs the other's index of pods by node; that one has nothing to say.
+            "--controllers=taint-eviction-controller,node-lifecycle-controller".to_owned(),
+            "--node-monitor-grace-period=24h".to_owned(),
+            "--node-startup-grace-period=24h".to_owned(),
+        ]);
+        flags.extend_from_slice(more);
+        let health = format!("https://127.0.0.1:{port}/healthz");
+        let program = self.place.program(&name, launch, flags);
+        let component = Component::new(program, health, &self.leash);
+        component.start().await?;
+        Ok(component)
     }
 
     pub fn scheduler(&self) -> Result<&Component> {
@@ -295,6 +337,11 @@ impl Bed {
     /// Leaves the folder where it is when the bed goes.
     pub fn keep_folder(&self) {
         self.folder.lock().disable_cleanup(true);
+    }
+
+    /// Starts a program beside the control plane. It ends with its value.
+    pub fn start_program(&self, program: &Program) -> Result<Process> {
+        Process::start(program, &self.leash)
     }
 
     pub(super) fn leash(&self) -> &Leash {

@@ -50,7 +50,7 @@ impl Binaries {
             return Ok(Self::in_one_file(&folder)?);
         }
         let Some(assets) = folder_from("KUBEBUILDER_ASSETS")? else {
-            return Ok(Self::in_one_file(&build().await?)?);
+            return Ok(Self::in_one_file(&build("control-plane").await?)?);
         };
         let plain = |name: &str| {
             let path = assets.join(name);
@@ -68,7 +68,7 @@ impl Binaries {
             scheduler: plain("kube-scheduler"),
         };
         if all && (found.controller_manager.is_none() || found.scheduler.is_none()) {
-            let ours = Self::in_one_file(&build().await?)?;
+            let ours = Self::in_one_file(&build("control-plane").await?)?;
             found.controller_manager = found.controller_manager.or(ours.controller_manager);
             found.scheduler = found.scheduler.or(ours.scheduler);
         }
@@ -89,6 +89,16 @@ impl Binaries {
     }
 }
 
+/// The program with Kubernetes' own end-to-end cases for nodes, built if need be.
+pub async fn e2e_node() -> Result<PathBuf, StartError> {
+    let folder = match folder_from("OSTRAKON_CONTROL_PLANE")? {
+        Some(folder) => folder,
+        None => build("e2e-node").await?,
+    };
+    let path = folder.join("e2e-node");
+    if path.is_file() { Ok(path) } else { Err(anyhow!("there is no {}", path.display()).into()) }
+}
+
 fn folder_from(variable: &str) -> anyhow::Result<Option<PathBuf>> {
     let Some(value) = std::env::var_os(variable).filter(|value| !value.is_empty()) else {
         return Ok(None);
@@ -98,13 +108,14 @@ fn folder_from(variable: &str) -> anyhow::Result<Option<PathBuf>> {
     Ok(Some(folder))
 }
 
-/// Runs the build script, which is quick once everything is built, and passes its messages on.
+/// Has the build script build one of its programs, which is quick once it is built, and passes its
+/// messages on.
 #[allow(clippy::print_stderr, reason = "a build of ten minutes has to say so")]
-async fn build() -> Result<PathBuf, StartError> {
+async fn build(program: &str) -> Result<PathBuf, StartError> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/control-plane/build");
     let run = async {
         let mut child = Command::new(&script)
-            .arg("control-plane")
+            .arg(program)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

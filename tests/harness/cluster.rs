@@ -234,6 +234,7 @@ pub struct PodSketch {
     finalizers: Vec<String>,
     node: Option<String>,
     selected: Option<String>,
+    scheduler: Option<String>,
     tolerations: Vec<Toleration>,
     grace: i64,
     phase: Option<&'static str>,
@@ -249,6 +250,7 @@ pub fn pod(name: &str) -> PodSketch {
         finalizers: Vec::new(),
         node: None,
         selected: None,
+        scheduler: None,
         tolerations: Vec::new(),
         grace: 30,
         phase: None,
@@ -266,6 +268,12 @@ impl PodSketch {
     /// To be bound to this node by the scheduler.
     pub fn selects(mut self, node: &NodeRef) -> Self {
         self.selected = Some(node.name().to_owned());
+        self
+    }
+
+    /// To be bound by this scheduler; by none if it does not exist.
+    pub fn scheduler(mut self, name: &str) -> Self {
+        self.scheduler = Some(name.to_owned());
         self
     }
 
@@ -367,6 +375,7 @@ impl PodSketch {
                     .selected
                     .clone()
                     .map(|node| BTreeMap::from([(HOSTNAME.to_owned(), node)])),
+                scheduler_name: self.scheduler.clone(),
                 tolerations: Some(self.tolerations.clone()),
                 termination_grace_period_seconds: Some(self.grace),
                 automount_service_account_token: Some(false),

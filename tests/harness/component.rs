@@ -99,6 +99,11 @@ impl Component {
         state.process.as_mut().is_some_and(|process| matches!(process.exit_status(), Ok(None)))
     }
 
+    /// The id of its process, if it has one.
+    pub async fn pid(&self) -> Option<u32> {
+        self.state.lock().await.process.as_ref().map(Process::pid)
+    }
+
     /// The arguments that it is started with.
     pub async fn args(&self) -> Vec<String> {
         self.state.lock().await.program.args.clone()

@@ -12,7 +12,8 @@
 //! - [`bed`]: all of it started in order; [`arena`]: the namespace and the nodes of one test;
 //! - [`cluster`]: nodes, taints, pods in a line each;
 //! - [`ostrakon`]: the program under test as a child process;
-//! - [`fault_proxy`]: stands between the two and misbehaves as told;
+//! - [`fault_proxy`]: stands between the two and misbehaves as told; [`refusal`]: an admission
+//!   policy that says no;
 //! - [`witness`] and [`audit`]: what happened, seen from outside: when pods went, who asked for it.
 
 #![allow(
@@ -35,6 +36,8 @@ pub mod metrics;
 pub mod ostrakon;
 pub mod ports;
 pub mod process;
+pub mod program;
+pub mod refusal;
 pub mod request;
 pub mod users;
 pub mod wait;
@@ -46,6 +49,7 @@ pub use cluster::{NodeRef, PodRef, PodSketch, TaintSketch, no_execute};
 pub use component::How;
 pub use fault_proxy::{Answer, Fault, FaultProxy, Match, Rule};
 pub use ostrakon::Ostrakon;
+pub use refusal::Refusal;
 pub use request::Verb;
 pub use users::User;
 pub use witness::Witness;

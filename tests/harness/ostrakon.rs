@@ -20,6 +20,14 @@ const STOP: Duration = Duration::from_secs(20);
 
 static RUNS: AtomicUsize = AtomicUsize::new(0);
 
+/// Names another ostrakon to run than the one that was built with the test, to compare the two.
+const OTHER: &str = "OSTRAKON_BINARY";
+
+fn binary() -> PathBuf {
+    let other = std::env::var_os(OTHER).filter(|path| !path.is_empty());
+    other.map_or_else(|| PathBuf::from(env!("CARGO_BIN_EXE_ostrakon")), PathBuf::from)
+}
+
 /// How `ostrakon run` is started.
 #[derive(Clone, Debug)]
 pub struct Launch {
@@ -70,7 +78,7 @@ impl Launch {
         args.extend(self.args.iter().cloned());
         let program = Program {
             name: "ostrakon".to_owned(),
-            path: PathBuf::from(env!("CARGO_BIN_EXE_ostrakon")),
+            path: binary(),
             args,
             env: self.env.clone(),
             log: bed.folder().join(format!("ostrakon-{run}.log")),

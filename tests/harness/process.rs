@@ -28,8 +28,9 @@ const PATIENCE_IN_DROP: Duration = Duration::from_secs(15);
 /// How much of a log goes into an error.
 const TAIL_LINES: usize = 25;
 
-/// Variables that would lead a child away from loopback or to somebody else's cluster.
-const NOT_INHERITED: [&str; 8] = [
+/// Variables that would lead a child away from loopback or to somebody else's cluster, or make its
+/// log another than expected.
+const NOT_INHERITED: [&str; 9] = [
     "HTTP_PROXY",
     "HTTPS_PROXY",
     "ALL_PROXY",
@@ -37,6 +38,7 @@ const NOT_INHERITED: [&str; 8] = [
     "https_proxy",
     "all_proxy",
     "KUBECONFIG",
+    "RUST_BACKTRACE",
     "RUST_LOG",
 ];
 

@@ -20,17 +20,20 @@ pub enum User {
     Scheduler,
     /// All kubelets, real or hollow. May everything.
     Kubelets,
+    /// The built-in taint eviction by itself, see [`super::Bed::start_reference`].
+    Reference,
     /// Known to the API server, and has no rights at all.
     Stranger,
 }
 
 impl User {
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Admin,
         Self::Ostrakon,
         Self::ControllerManager,
         Self::Scheduler,
         Self::Kubelets,
+        Self::Reference,
         Self::Stranger,
     ];
 
@@ -42,6 +45,7 @@ impl User {
             Self::ControllerManager => "system:kube-controller-manager",
             Self::Scheduler => "system:kube-scheduler",
             Self::Kubelets => "kubelets",
+            Self::Reference => "reference",
             Self::Stranger => "stranger",
         }
     }
@@ -50,7 +54,9 @@ impl User {
         match self {
             // All controllers run under the manager's own name here, and its bootstrap role
             // expects that each has an account of its own.
-            Self::Admin | Self::ControllerManager | Self::Kubelets => "system:masters",
+            Self::Admin | Self::ControllerManager | Self::Kubelets | Self::Reference => {
+                "system:masters"
+            }
             Self::Ostrakon => "system:serviceaccounts,system:serviceaccounts:ostrakon-system",
             Self::Scheduler | Self::Stranger => "",
         }
@@ -63,6 +69,7 @@ impl User {
             Self::ControllerManager => "controller-manager",
             Self::Scheduler => "scheduler",
             Self::Kubelets => "kubelets",
+            Self::Reference => "reference",
             Self::Stranger => "stranger",
         }
     }

@@ -8,6 +8,7 @@
 
 mod restarts;
 mod retries;
+mod simulation;
 mod upstream_cases;
 mod upstream_profile;
 
@@ -24,15 +25,15 @@ use tokio::time::Instant;
 use super::handler::Decider;
 use super::ingest;
 use super::judge;
+use super::pump::HandedOut;
 use super::requests::ByEvents;
-use super::run::finish;
 use super::state::{Shared, TimerKey, Timers, Work};
 use crate::clock::Clock;
 use crate::cluster::watch::Source;
 use crate::config::Compat;
-use crate::evict::{self, Evictor, Failure, FailureKind, Job, Presence, Requests};
+use crate::evict::{self, Evictor, Failure, FailureKind, Job, Judge, Judgement, Requests};
 use crate::model::build::noon;
-use crate::model::{Node, NodeName, Pod, PodClass, PodRef, Uid};
+use crate::model::{Node, NodeName, Pod, PodClass, PodRef, Uid, Verdict};
 use crate::observe::{EventLane, EventMetrics, Recorder};
 use crate::pipeline::{self, Handler, shard_of};
 
@@ -46,17 +47,41 @@ pub(super) enum Asked {
     Deleted,
 }
 
+/// A request about a pod.
+#[derive(Clone, Debug)]
+pub(super) struct Entry {
+    asked: Asked,
+    uid: Uid,
+    name: String,
+    /// Virtual seconds since noon.
+    at: f64,
+}
+
 /// The cluster on the other side of the requests.
 #[derive(Default)]
 pub(super) struct Cluster {
     pods: BTreeMap<Uid, Pod>,
     nodes: BTreeMap<String, Node>,
-    /// Each request, its pod, and the virtual seconds since noon at which it came.
-    log: Vec<(Asked, String, f64)>,
+    /// Each request, in order.
+    log: Vec<Entry>,
+    /// Deletions go by name, as if the requests named no UID.
+    by_name: bool,
     /// Answers to the next deletions, before they succeed.
     refusals: VecDeque<Failure>,
     /// The answer to every deletion, while there is one.
     denied: Option<Failure>,
+}
+
+impl Cluster {
+    /// Which pod a deletion of `pod` hits.
+    fn target(&self, pod: &PodRef) -> Option<Uid> {
+        let same_name = |other: &&Pod| other.namespace == pod.namespace && other.name == pod.name;
+        if self.by_name {
+            self.pods.values().find(same_name).map(|pod| pod.uid)
+        } else {
+            self.pods.contains_key(&pod.uid).then_some(pod.uid)
+        }
+    }
 }
 
 #[derive(Clone)]
@@ -66,44 +91,88 @@ pub(super) struct FakeApi {
 }
 
 impl FakeApi {
-    fn log(&self, asked: Asked, name: &str) {
-        let since = self.clock.now().duration_since(noon()).as_secs_f64();
-        self.cluster.lock().log.push((asked, name.to_owned(), since));
+    fn log(&self, asked: Asked, uid: Uid, name: &str) {
+        let at = self.clock.now().duration_since(noon()).as_secs_f64();
+        self.cluster.lock().log.push(Entry { asked, uid, name: name.to_owned(), at });
     }
 }
 
 impl Requests for FakeApi {
-    async fn mark(&self, pod: &Pod, _: Timestamp) -> Result<Presence, Failure> {
-        match self.presence(&pod.reference()).await? {
-            Presence::Gone => Err(Failure::Gone),
-            there => {
-                self.log(Asked::Patched, &pod.name);
-                Ok(there)
-            }
+    async fn mark(&self, pod: &Pod, _: Timestamp) -> Result<Pod, Failure> {
+        let cluster = self.cluster.lock();
+        let stored = if cluster.by_name {
+            cluster.target(&pod.reference()).map(|_| pod.clone())
+        } else {
+            cluster.pods.get(&pod.uid).cloned()
+        };
+        drop(cluster);
+        if stored.is_some() {
+            self.log(Asked::Patched, pod.uid, &pod.name);
         }
+        stored.ok_or(Failure::Gone)
     }
 
     async fn delete(&self, pod: &PodRef) -> Result<(), Failure> {
-        if !self.cluster.lock().pods.contains_key(&pod.uid) {
-            return Err(Failure::Conflict("another UID".to_owned()));
-        }
-        self.log(Asked::Deleted, &pod.name);
+        let Some(uid) = self.cluster.lock().target(pod) else {
+            let message = "another UID".to_owned();
+            return Err(Failure::Doubtful { kind: FailureKind::Conflict, message });
+        };
+        self.log(Asked::Deleted, uid, &pod.name);
         let mut cluster = self.cluster.lock();
         if let Some(failure) = cluster.refusals.pop_front().or_else(|| cluster.denied.clone()) {
             return Err(failure);
         }
-        cluster.pods.remove(&pod.uid);
+        cluster.pods.remove(&uid);
         Ok(())
     }
 
-    async fn presence(&self, pod: &PodRef) -> Result<Presence, Failure> {
-        let cluster = self.cluster.lock();
-        let running = |pod: &Pod| Presence::Running { generation: pod.generation };
-        Ok(cluster.pods.get(&pod.uid).map_or(Presence::Gone, running))
+    async fn pod(&self, pod: &PodRef) -> Result<Option<Pod>, Failure> {
+        Ok(self.cluster.lock().pods.get(&pod.uid).cloned())
     }
 
     async fn node(&self, name: &NodeName) -> Result<Option<Node>, Failure> {
         Ok(self.cluster.lock().nodes.get(name.as_str()).cloned())
+    }
+}
+
+/// What is wrong with a controller on purpose, so that a check can show that it is able to fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Broken {
+    Nothing,
+    /// Requests name no UID.
+    IgnoresUid,
+    /// What failed is not tried again.
+    ForgetsFailures,
+    /// What was armed once is carried out, whatever is known by now.
+    TrustsTimers,
+    /// Seconds are counted from when the taint is seen, by each process anew.
+    CountsFromObservation,
+}
+
+impl Broken {
+    fn trusts(self) -> bool {
+        self == Self::TrustsTimers
+    }
+}
+
+/// Asks again, unless it trusts what was armed.
+struct Ask {
+    view: judge::View,
+    trusting: bool,
+}
+
+impl Judge for Ask {
+    fn judge(&self, pod: &PodRef, armed: &Verdict) -> Judgement {
+        let judgement = self.view.judge(pod, armed);
+        if !self.trusting {
+            return judgement;
+        }
+        let pod = judgement.pod.or_else(|| Some(Arc::new(Pod::named_by(pod))));
+        Judgement { verdict: armed.clone(), pod }
+    }
+
+    fn judge_on(&self, pod: &Pod, armed: &Verdict, node: Option<&Node>) -> Verdict {
+        if self.trusting { armed.clone() } else { self.view.judge_on(pod, armed, node) }
     }
 }
 
@@ -112,13 +181,14 @@ pub(super) struct Stage {
     pub(super) shared: Arc<Shared>,
     pub(super) cluster: Arc<Mutex<Cluster>>,
     decider: Decider,
-    evictor: Evictor<judge::View, FakeApi, ByEvents>,
+    evictor: Evictor<Ask, FakeApi, ByEvents>,
     clock: Clock,
     compat: Compat,
     events: EventLane,
     registry: Registry,
     /// Whether a deletion is seen as soon as it was carried out.
     seen_at_once: bool,
+    fault: Broken,
 }
 
 impl Stage {
@@ -129,22 +199,24 @@ impl Stage {
 
     /// The same, by the given rules.
     pub(super) fn with(compat: Compat) -> Self {
-        Self::starting(compat, Clock::starting_at(noon()), Arc::default())
+        Self::starting(compat, Clock::starting_at(noon()), Arc::default(), Broken::Nothing)
     }
 
-    fn starting(compat: Compat, clock: Clock, cluster: Arc<Mutex<Cluster>>) -> Self {
+    fn starting(compat: Compat, clock: Clock, cluster: Arc<Mutex<Cluster>>, fault: Broken) -> Self {
+        cluster.lock().by_name = fault == Broken::IgnoresUid;
         let registry = Registry::new();
         let metrics = EventMetrics::register(&registry).unwrap();
         let (recorder, events) = Recorder::new("test", metrics, clock.clone());
         let shared = Arc::new(Shared::new(clock.clone(), compat, recorder.clone()));
         let metrics = evict::Metrics::register(&registry, Arc::clone(&shared.backlog)).unwrap();
         let evictor = Evictor::new(
-            judge::View { shared: Arc::clone(&shared) },
+            Ask { view: judge::View { shared: Arc::clone(&shared) }, trusting: fault.trusts() },
             FakeApi { cluster: Arc::clone(&cluster), clock: clock.clone() },
             ByEvents(recorder),
             Arc::clone(&shared.backlog),
             metrics,
             clock.clone(),
+            Arc::default(),
         );
         let decider = Decider { shared: Arc::clone(&shared) };
         Self {
@@ -157,6 +229,7 @@ impl Stage {
             events,
             registry,
             seen_at_once: true,
+            fault,
         }
     }
 
@@ -169,7 +242,7 @@ impl Stage {
     /// The controller dies and another one starts, which lists what is in the cluster.
     pub(super) async fn restart(self) -> Self {
         let seen_at_once = self.seen_at_once;
-        let mut next = Self::starting(self.compat, self.clock, self.cluster);
+        let mut next = Self::starting(self.compat, self.clock, self.cluster, self.fault);
         next.seen_at_once = seen_at_once;
         let (nodes, pods) = {
             let cluster = next.cluster.lock();
@@ -290,14 +363,14 @@ impl Stage {
 
     /// What was asked about pods so far, in order.
     pub(super) fn asked(&self) -> Vec<(Asked, String)> {
-        self.cluster.lock().log.iter().map(|(a, name, _)| (a.clone(), name.clone())).collect()
+        self.cluster.lock().log.iter().map(|e| (e.asked.clone(), e.name.clone())).collect()
     }
 
     /// When deletions of the pod were asked for, in seconds since noon.
     pub(super) fn deletions(&self, name: &str) -> Vec<f64> {
         let cluster = self.cluster.lock();
-        let of_pod = cluster.log.iter().filter(|(a, n, _)| *a == Asked::Deleted && n == name);
-        of_pod.map(|(_, _, when)| *when).collect()
+        let of_pod = cluster.log.iter().filter(|e| e.asked == Asked::Deleted && e.name == name);
+        of_pod.map(|e| e.at).collect()
     }
 
     /// Whether a countdown of the pod is armed, and in how many seconds it ends.
@@ -363,8 +436,14 @@ impl Stage {
                     let (uid, node) = (pod.uid, pod.node.clone());
                     let there = self.cluster.lock().pods.contains_key(&uid);
                     let job = Job { pod, verdict, due: fired.due };
-                    let outcome = self.evictor.carry_out(&job).await;
-                    finish(&self.shared, shard, &fired.key, fired.token, job, &outcome);
+                    let (key, token) = (fired.key, fired.token);
+                    let handed_out = HandedOut::new(&self.shared, shard, key, token, job);
+                    let outcome = self.evictor.carry_out(handed_out.job()).await;
+                    if self.fault == Broken::ForgetsFailures {
+                        handed_out.forget();
+                    } else {
+                        handed_out.finish(&outcome);
+                    }
                     let gone = there && !self.cluster.lock().pods.contains_key(&uid);
                     if gone && self.seen_at_once {
                         ingest::drop_pod(&self.shared, &node, uid);

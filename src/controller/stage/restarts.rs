@@ -60,6 +60,20 @@ async fn the_record_goes_with_the_last_pod_that_needs_it() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_pod_that_is_gone_has_the_record_looked_at() {
+    let mut stage = Stage::new();
+    let counting = counting(60);
+    stage.put_pod(counting.clone()).await;
+    stage.put_node(tainted()).await;
+    stage.write_records().await;
+    let fired = stage.shared.records.next().await;
+    stage.shared.records.complete(&fired.key, fired.token, pipeline::Outcome::Done);
+    assert!(stage.shared.records.is_empty());
+    stage.remove_pod(&counting).await;
+    assert!(stage.shared.records.get(&counting.node).is_some());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_record_that_cannot_be_read_is_replaced_and_moves_nothing_early() {
     let mut stage = Stage::new();
     let mut garbled = tainted();

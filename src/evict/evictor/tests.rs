@@ -6,6 +6,9 @@ use prometheus::Registry;
 use super::*;
 use crate::model::{Cause, Deadline, Effect, Kept, PodClass, Ready, ReadyStatus, Taint, Uid};
 
+/// Generation of a pod that tolerates the taint as it is stored.
+const STORED: i64 = 2;
+
 fn noon() -> Timestamp {
     "2026-01-01T12:00:00Z".parse().unwrap()
 }
@@ -47,13 +50,16 @@ struct World {
     pod: Option<Pod>,
     view: Verdict,
     live: Verdict,
-    presence: Result<Presence, Failure>,
+    /// The pod as the API server has it.
+    stored: Option<Pod>,
     refusals: VecDeque<(&'static str, Failure)>,
     /// Verdict of the view once the condition is written.
     after_mark: Option<Verdict>,
     /// Verdict by the node as it is stored once the condition is written.
     live_after_mark: Option<Verdict>,
     mark_takes: Duration,
+    /// The pod as it is stored tolerates the taint; the one that the view has does not.
+    spared_when_stored: bool,
     requests: Vec<&'static str>,
     told: Vec<String>,
 }
@@ -80,13 +86,18 @@ impl Judge for Fake {
         Judgement { verdict: world.view.clone(), pod: world.pod.clone().map(Arc::new) }
     }
 
-    fn judge_on(&self, _: &PodRef, _: &Verdict, _: Option<&Node>) -> Verdict {
-        self.0.lock().live.clone()
+    fn judge_on(&self, pod: &Pod, _: &Verdict, _: Option<&Node>) -> Verdict {
+        match pod.class {
+            PodClass::Terminating => Verdict::Keep(Kept::Terminating),
+            // Tells what is stored from what the view has.
+            _ if pod.generation == STORED => Verdict::Keep(Kept::Tolerated),
+            _ => self.0.lock().live.clone(),
+        }
     }
 }
 
 impl Requests for Fake {
-    async fn mark(&self, _: &Pod, _: Timestamp) -> Result<Presence, Failure> {
+    async fn mark(&self, pod: &Pod, _: Timestamp) -> Result<Pod, Failure> {
         self.request("mark")?;
         let takes = self.0.lock().mark_takes;
         tokio::time::sleep(takes).await;
@@ -97,20 +108,19 @@ impl Requests for Fake {
         if let Some(verdict) = world.live_after_mark.take() {
             world.live = verdict;
         }
-        // What is gone cannot be patched: it went after that.
-        Ok(match world.presence {
-            Ok(there @ (Presence::Running { .. } | Presence::Terminating)) => there,
-            _ => Presence::Running { generation: 1 },
-        })
+        let generation = if world.spared_when_stored { STORED } else { pod.generation };
+        Ok(Pod { generation, ..pod.clone() })
     }
 
     async fn delete(&self, _: &PodRef) -> Result<(), Failure> {
         self.request("delete")
     }
 
-    async fn presence(&self, _: &PodRef) -> Result<Presence, Failure> {
-        self.request("presence")?;
-        self.0.lock().presence.clone()
+    async fn pod(&self, _: &PodRef) -> Result<Option<Pod>, Failure> {
+        self.request("pod")?;
+        let world = self.0.lock();
+        let generation = if world.spared_when_stored { STORED } else { 1 };
+        Ok(world.stored.clone().map(|pod| Pod { generation, ..pod }))
     }
 
     async fn node(&self, name: &NodeName) -> Result<Option<Node>, Failure> {
@@ -149,11 +159,12 @@ impl Bench {
             pod: Some(pod()),
             view: now(),
             live: now(),
-            presence: Ok(Presence::Running { generation: 1 }),
+            stored: Some(pod()),
             refusals: VecDeque::new(),
             after_mark: None,
             live_after_mark: None,
             mark_takes: Duration::ZERO,
+            spared_when_stored: false,
             requests: vec![],
             told: vec![],
         }));
@@ -168,6 +179,7 @@ impl Bench {
             Arc::clone(&backlog),
             metrics,
             Clock::starting_at(noon()),
+            Arc::default(),
         );
         Self { world, backlog, registry, evictor }
     }
@@ -353,7 +365,7 @@ async fn a_condition_that_is_there_is_not_written_again() {
     let bench = Bench::new();
     bench.world.lock().pod.as_mut().unwrap().disruption = Disruption::ByTaint;
     bench.run().await;
-    assert_eq!(bench.requests(), ["node", "presence", "delete"]);
+    assert_eq!(bench.requests(), ["node", "pod", "delete"]);
 
     let bench = Bench::new();
     bench.refuse("delete", server_error());
@@ -361,47 +373,8 @@ async fn a_condition_that_is_there_is_not_written_again() {
     assert_eq!(bench.requests(), ["node", "mark", "delete"]);
     tokio::time::advance(Duration::from_secs(1)).await;
     bench.run().await;
-    let requests = bench.requests();
-    assert_eq!(requests, ["node", "presence", "delete"], "marked, although the view lags");
+    assert_eq!(bench.requests(), ["node", "pod", "delete"], "marked, although the view lags");
     assert_eq!(bench.told().iter().filter(|t| t.starts_with("evicting")).count(), 1);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_pod_whose_spec_was_changed_unseen_is_left_until_the_change_is_seen() {
-    // The answer to the patch tells; where there is nothing to patch, the pod is read.
-    for (disruption, asked) in
-        [(Disruption::None, &["node", "mark"]), (Disruption::ByTaint, &["node", "presence"])]
-    {
-        let bench = Bench::new();
-        bench.world.lock().pod.as_mut().unwrap().disruption = disruption;
-        bench.world.lock().presence = Ok(Presence::Running { generation: 2 });
-        assert_eq!(bench.run().await, Outcome::Again(UNTIL_CAUGHT_UP));
-        assert_eq!(bench.requests(), asked);
-        assert_eq!(bench.state(), Some(State::Unconfirmed));
-
-        bench.world.lock().pod.as_mut().unwrap().generation = 2;
-        tokio::time::advance(UNTIL_CAUGHT_UP).await;
-        bench.run().await;
-        assert_eq!(bench.requests(), ["node", "presence", "delete"], "condemned all the same");
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_server_that_counts_no_changes_of_a_spec_is_no_obstacle() {
-    let bench = Bench::new();
-    bench.world.lock().pod.as_mut().unwrap().generation = 0;
-    bench.world.lock().presence = Ok(Presence::Running { generation: 0 });
-    bench.run().await;
-    assert_eq!(bench.requests(), ["node", "mark", "delete"]);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_pod_that_terminates_unseen_is_not_deleted_again() {
-    let bench = Bench::new();
-    bench.world.lock().presence = Ok(Presence::Terminating);
-    assert_eq!(bench.run().await, Outcome::Again(UNTIL_SEEN));
-    assert_eq!(bench.requests(), ["node", "mark"]);
-    assert!(bench.deletions().abs() < f64::EPSILON);
 }
 
 #[tokio::test(start_paused = true)]
@@ -475,16 +448,18 @@ async fn a_pod_that_is_gone_at_the_server_is_no_failure() {
 #[tokio::test(start_paused = true)]
 async fn a_conflict_is_looked_into() {
     let bench = Bench::new();
-    bench.refuse("delete", Failure::Conflict("UID".into()));
-    bench.world.lock().presence = Ok(Presence::Gone);
+    bench
+        .refuse("delete", Failure::Doubtful { kind: FailureKind::Conflict, message: "UID".into() });
+    bench.world.lock().stored = None;
     bench.run().await;
-    assert_eq!(bench.requests(), ["node", "mark", "delete", "presence"]);
+    assert_eq!(bench.requests(), ["node", "mark", "delete", "pod"]);
     assert_eq!(bench.state(), Some(State::Sent), "another pod has the name: gone");
 
     let bench = Bench::new();
-    bench.refuse("mark", Failure::Conflict("lost a race".into()));
+    bench
+        .refuse("mark", Failure::Doubtful { kind: FailureKind::Invalid, message: "policy".into() });
     bench.run().await;
-    assert_eq!(bench.state(), Some(State::Failing(FailureKind::Conflict)));
+    assert_eq!(bench.state(), Some(State::Failing(FailureKind::Invalid)));
 }
 
 #[tokio::test(start_paused = true)]
@@ -492,11 +467,12 @@ async fn a_deletion_that_was_taken_is_not_sent_twice_while_the_watch_lags() {
     let bench = Bench::new();
     bench.run().await;
     bench.requests();
-    for presence in [Presence::Terminating, Presence::Gone] {
-        bench.world.lock().presence = Ok(presence);
+    let terminating = Pod { class: PodClass::Terminating, ..pod() };
+    for stored in [Some(terminating), None] {
+        bench.world.lock().stored = stored;
         tokio::time::advance(UNTIL_SEEN).await;
         assert_eq!(bench.run().await, Outcome::Again(UNTIL_SEEN));
-        assert_eq!(bench.requests(), ["presence"]);
+        assert_eq!(bench.requests(), ["pod"]);
     }
     assert!((bench.deletions() - 1.0).abs() < f64::EPSILON);
 }
@@ -508,7 +484,7 @@ async fn a_deletion_that_was_taken_and_not_done_is_sent_again() {
     bench.requests();
     tokio::time::advance(UNTIL_SEEN).await;
     bench.run().await;
-    assert_eq!(bench.requests(), ["presence", "node", "delete"]);
+    assert_eq!(bench.requests(), ["pod", "node", "delete"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -519,10 +495,10 @@ async fn a_deletion_without_an_answer_is_looked_for_before_it_is_sent_again() {
         bench.refuse("delete", lost());
         bench.run().await;
         bench.requests();
-        bench.world.lock().presence = Ok(Presence::Terminating);
+        bench.world.lock().stored = Some(Pod { class: PodClass::Terminating, ..pod() });
         tokio::time::advance(Duration::from_secs(1)).await;
         bench.run().await;
-        assert_eq!(bench.requests(), ["presence"], "it was carried out");
+        assert_eq!(bench.requests(), ["node", "pod"], "it was carried out");
         assert_eq!(bench.state(), Some(State::Sent));
 
         let bench = Bench::new();
@@ -531,7 +507,7 @@ async fn a_deletion_without_an_answer_is_looked_for_before_it_is_sent_again() {
         bench.requests();
         tokio::time::advance(Duration::from_secs(1)).await;
         bench.run().await;
-        assert_eq!(bench.requests(), ["presence", "node", "delete"], "it was not");
+        assert_eq!(bench.requests(), ["node", "pod", "delete"], "it was not");
     }
 }
 
@@ -542,4 +518,19 @@ async fn a_failed_read_of_the_node_puts_the_eviction_off() {
     bench.run().await;
     assert_eq!(bench.requests(), ["node"]);
     assert_eq!(bench.state(), Some(State::Failing(FailureKind::Server)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_toleration_that_only_the_api_server_knows_of_saves_the_pod() {
+    // The answer to the patch, and a read where no patch is due, have the pod as it is now.
+    for marked in [false, true] {
+        let bench = Bench::new();
+        if marked {
+            bench.world.lock().pod.as_mut().unwrap().disruption = Disruption::ByTaint;
+        }
+        bench.world.lock().spared_when_stored = true;
+        assert_eq!(bench.run().await, Outcome::Again(UNTIL_CAUGHT_UP));
+        assert!(!bench.requests().contains(&"delete"));
+        assert_eq!(bench.state(), Some(State::Unconfirmed));
+    }
 }

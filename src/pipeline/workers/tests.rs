@@ -5,9 +5,10 @@ use std::time::Duration;
 use crossbeam_channel::unbounded;
 use futures::FutureExt;
 use tokio::runtime::Runtime;
+use tokio::time::timeout;
 
 use super::*;
-use crate::pipeline::shard_of;
+use crate::pipeline::{TimedQueue, shard_of};
 
 /// Long enough for a thread that does not wait to have got there.
 const SOON: Duration = Duration::from_millis(50);
@@ -61,7 +62,7 @@ struct Rig {
     nodes: Arc<WorkQueue<Item>>,
     pods: Arc<WorkQueue<Item>>,
     pipeline: Pipeline<Item, Item>,
-    _runtime: Runtime,
+    runtime: Runtime,
 }
 
 fn rig(doing: impl Fn(usize, Work) + Send + Sync + 'static) -> Rig {
@@ -69,7 +70,7 @@ fn rig(doing: impl Fn(usize, Work) + Send + Sync + 'static) -> Rig {
     let runtime = runtime();
     let handler = Arc::new(Doing(doing));
     let pipeline = Pipeline::start(&nodes, &pods, &handler, runtime.handle()).unwrap();
-    Rig { nodes, pods, pipeline, _runtime: runtime }
+    Rig { nodes, pods, pipeline, runtime }
 }
 
 impl Rig {
@@ -110,7 +111,7 @@ fn await_that(condition: impl Fn() -> bool) {
 fn in_time<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> T {
     let (tell, told) = mpsc::channel();
     thread::spawn(move || tell.send(body()));
-    told.recv_timeout(NEVER).expect("it hangs")
+    told.recv_timeout(NEVER).expect("it hangs, or it panicked")
 }
 
 #[test]
@@ -195,39 +196,63 @@ fn waiting_nodes_are_handled_before_a_waiting_pod() {
     told.recv_timeout(SOON).unwrap_err();
 }
 
-#[test]
-fn an_endless_stream_of_nodes_does_not_starve_a_pod() {
-    let (order, handled) = unbounded();
+/// A worker of shard 0 whose channels hold so many nodes and one pod, and nothing after those.
+fn worker<F>(waiting_nodes: u32, stop: Stop, doing: F) -> Worker<Doing<F>>
+where
+    F: Fn(usize, Work) + Send + Sync + 'static,
+{
+    let node = "node-0";
     let (to_nodes, nodes) = unbounded();
     let (to_pods, pods) = unbounded();
-    let (running, stop) = bounded(0);
-    for number in 0..5_000 {
-        let node = "node-0";
+    for number in 0..waiting_nodes {
         to_nodes.send(Item { node, number }).unwrap();
     }
-    to_pods.send(Item { node: "node-0", number: 0 }).unwrap();
-    let worker = Worker {
+    to_pods.send(Item { node, number: 0 }).unwrap();
+    Worker {
         shard: 0,
-        handler: Arc::new(Doing(move |_, work| order.send(work).unwrap())),
+        handler: Arc::new(Doing(doing)),
         control: Arc::new(Control {
             nodes: Arc::default(),
             pods: Arc::default(),
-            running: Mutex::new(Some(running)),
+            running: Mutex::default(),
             failure: watch::Sender::new(None),
         }),
         nodes,
         pods,
         stop,
         counts: Arc::default(),
-    };
-    // It works until it finds its channels closed.
-    drop((to_nodes, to_pods));
+    }
+}
+
+#[test]
+fn an_endless_stream_of_nodes_does_not_starve_a_pod() {
+    let (order, handled) = unbounded();
+    let (_running, stop) = bounded(0);
+    let worker = worker(5_000, stop, move |_, work| order.send(work).unwrap());
     in_time(move || worker.run());
     let before = handled.iter().take_while(|work| matches!(work, Work::Node(_)));
     let before = before.count();
     // The pod is picked at random from what is ready, so a few nodes may come before that.
     assert!(before >= NODES_BEFORE_POD, "nodes come first");
     assert!(before < NODES_BEFORE_POD + 100, "{before} nodes came first");
+}
+
+#[test]
+fn a_worker_that_is_stopped_handles_nothing_more() {
+    // What it picks first is random, with the same seed in every thread.
+    in_time(|| {
+        for _ in 0..50 {
+            let (running, stop) = bounded(0);
+            let running = Mutex::new(Some(running));
+            let (tell, told) = unbounded();
+            let worker = worker(5, stop, move |_, work| {
+                tell.send(work).unwrap();
+                running.lock().take();
+            });
+            worker.run();
+            assert_eq!(told.try_iter().collect::<Vec<_>>(), [node("node-0", 0)]);
+        }
+    });
 }
 
 #[test]
@@ -278,11 +303,16 @@ fn a_busy_shard_holds_up_the_other_shards_pods_but_not_their_nodes() {
 }
 
 #[test]
-fn workers_run_in_the_context_of_the_runtime() {
-    let (tell, told) = unbounded();
-    let rig = rig(move |_, _| tell.send(Handle::try_current().is_ok()).unwrap());
-    rig.add([node("node-0", 0)]);
-    assert_eq!(told.recv_timeout(NEVER), Ok(true));
+fn a_worker_arms_its_shards_timed_queue_and_the_consumer_is_woken() {
+    let timed = Arc::new(TimedQueue::new());
+    let armed = Arc::clone(&timed);
+    let rig = rig(move |_, work| {
+        let due = tokio::time::Instant::now() + SOON;
+        armed.arm(format!("{work:?}"), due, ());
+    });
+    rig.add([pod("node-0", 0)]);
+    let fired = rig.runtime.block_on(async { timeout(NEVER, timed.next()).await });
+    assert_eq!(fired.unwrap().key, format!("{:?}", pod("node-0", 0)));
 }
 
 #[test]

@@ -1,16 +1,37 @@
 //! What ostrakon does in a cluster.
 
+mod basics;
 mod compare;
+mod evidence;
 mod exact;
 mod faults;
+mod identity;
+mod lifecycle;
+mod outages;
 mod outside;
 mod race;
+mod reports;
+mod start;
+mod stop;
 mod watches;
 
 use crate::ctx::Scenario;
 
 /// All of them; each module adds its own.
 pub(crate) fn trials() -> Vec<Scenario> {
-    [compare::trials(), exact::trials(), faults::trials(), race::trials(), watches::trials()]
-        .concat()
+    [
+        basics::trials(),
+        compare::trials(),
+        exact::trials(),
+        faults::trials(),
+        identity::trials(),
+        lifecycle::trials(),
+        outages::trials(),
+        race::trials(),
+        reports::trials(),
+        start::trials(),
+        stop::trials(),
+        watches::trials(),
+    ]
+    .concat()
 }

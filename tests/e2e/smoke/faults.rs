@@ -1,5 +1,6 @@
 //! The fault proxy does each of the things that it is told to, and nothing else.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -14,7 +15,8 @@ use tokio::time::{Instant, timeout};
 use crate::ctx::{Ctx, Scenario, trial};
 use crate::harness::cluster::pod;
 use crate::harness::{
-    Answer, Arena, Fault, FaultProxy, Match, NodeRef, PodRef, Rule, User, Verb, no_execute, wait,
+    Answer, Arena, Fault, FaultProxy, Match, NodeRef, PodRef, Refusal, Rule, User, Verb,
+    no_execute, refusal, wait,
 };
 
 pub(super) fn trials() -> Vec<Scenario> {
@@ -33,6 +35,8 @@ pub(super) fn trials() -> Vec<Scenario> {
         trial!(what_is_held_back_arrives_when_the_rule_goes),
         trial!(an_open_watch_is_cut_and_others_are_not),
         trial!(a_watch_can_be_told_that_it_is_too_old),
+        trial!(deletes_are_refused_by_policy_until_it_is_lifted),
+        trial!(the_built_in_manager_evicts_wrongly_when_its_node_watch_is_late).alone(),
     ]
 }
 
@@ -424,5 +428,51 @@ async fn a_watch_can_be_told_that_it_is_too_old(ctx: &Ctx) -> Result<()> {
         other => bail!("{other:?}"),
     }
     ensure!(timeout(SOON, stream.try_next()).await??.is_none(), "it goes on");
+    Ok(())
+}
+
+async fn deletes_are_refused_by_policy_until_it_is_lifted(ctx: &Ctx) -> Result<()> {
+    let (refused, free) = (Stage::set(ctx).await?, Stage::set(ctx).await?);
+    let refusal = Refusal::of_deletes(ctx.bed(), &refused.arena).await?;
+    let status = status_of(refused.delete().await)?;
+    ensure!(status.code == 422 || status.code == 403, "{status:?}");
+    ensure!(status.message.contains(refusal::MESSAGE), "{status:?}");
+    ensure!(!refused.is_deleted().await?);
+    free.delete().await?;
+    refusal.lift().await?;
+    refused.delete().await?;
+    Ok(())
+}
+
+/// What the proxy is for: a race that is never seen by chance becomes a certainty.
+async fn the_built_in_manager_evicts_wrongly_when_its_node_watch_is_late(ctx: &Ctx) -> Result<()> {
+    let bed = ctx.bed();
+    let arena = ctx.arena().await?;
+    let (node, other) = (arena.node("n").await?, arena.node("other").await?);
+    let proxy = bed.fault_proxy_for(User::Reference, 1).await?;
+    let kubeconfig = bed.kubeconfig_via(&proxy, User::Reference)?;
+    let _reference = bed.start_reference(&kubeconfig).await?;
+    let witness = arena.witness().await?;
+    let bystander = arena.create(pod("bystander").on(&other)).await?;
+
+    arena.taint(&node, no_execute("not-yet").added_now()).await?;
+    let rightly = arena.create(pod("rightly").on(&node).grace(0)).await?;
+    witness.deleted_within([&rightly], Duration::from_secs(60)).await?;
+
+    let late = Match::watch("nodes").then(Fault::HoldBack(Duration::from_secs(1)));
+    proxy.set_rules(vec![late.clone()]);
+    arena.untaint(&node, "not-yet").await?;
+    let wrongly = arena.create(pod("wrongly").on(&node).grace(0)).await?;
+    let expected = [&rightly, &wrongly];
+    witness.only_these_deleted(expected, SOON, Duration::from_secs(2)).await?;
+    ensure!(late.hits() > 0, "nothing was held back");
+    let spared = arena.create(pod("spared").on(&node)).await?;
+    witness.never_deleted_for([&spared, &bystander], Duration::from_secs(2)).await?;
+
+    let deletes = bed.audit()?.by(User::Reference).verb(Verb::Delete);
+    let deletes = deletes.namespace(arena.namespace()).succeeded();
+    // It may delete one twice.
+    let names: BTreeSet<&str> = deletes.records().iter().map(|record| record.name()).collect();
+    ensure!(names == BTreeSet::from(["rightly", "wrongly"]), "{names:?}");
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! ostrakon's user may do what `deploy/` says, and no more.
 
 use anyhow::{Context as _, Result, ensure};
+use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::authorization::v1::{
     ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
 };
@@ -8,6 +9,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, Client};
+use ostrakon::controller;
 use serde_json::json;
 
 use crate::ctx::{Ctx, Scenario, trial};
@@ -21,25 +23,26 @@ pub(super) fn trials() -> Vec<Scenario> {
         trial!(a_stranger_may_do_nothing),
         trial!(rights_hold_for_real_requests),
         trial!(the_api_server_accepts_all_of_deploy),
+        trial!(the_deployments_pod_is_admitted_and_critical),
     ]
 }
 
-const NEEDED: [(&str, &str); 12] = [
-    ("get", "nodes"),
-    ("list", "nodes"),
-    ("watch", "nodes"),
-    ("patch", "nodes"),
-    ("get", "pods"),
-    ("list", "pods"),
-    ("watch", "pods"),
-    ("delete", "pods"),
-    ("patch", "pods/status"),
-    ("create", "events"),
-    ("patch", "events"),
-    ("create", "authorization.k8s.io/selfsubjectaccessreviews"),
-];
+/// What anyone may who is known: ask what they may.
+const REVIEW: (&str, &str) = ("create", "authorization.k8s.io/selfsubjectaccessreviews");
 
-const FORBIDDEN: [(&str, &str); 22] = [
+/// The program's own list, and the request by which it looks for it.
+fn needed() -> impl Iterator<Item = (&'static str, String)> {
+    let own = controller::permissions().iter().map(|permission| {
+        let resource = match permission.subresource {
+            "" => permission.resource.to_owned(),
+            subresource => format!("{}/{subresource}", permission.resource),
+        };
+        (permission.verb, resource)
+    });
+    own.chain([(REVIEW.0, REVIEW.1.to_owned())])
+}
+
+const FORBIDDEN: [(&str, &str); 23] = [
     ("update", "nodes"),
     ("delete", "nodes"),
     ("create", "nodes"),
@@ -54,6 +57,7 @@ const FORBIDDEN: [(&str, &str); 22] = [
     ("create", "pods/exec"),
     ("get", "pods/log"),
     ("get", "events"),
+    ("patch", "events"),
     ("delete", "events"),
     ("get", "secrets"),
     ("update", "secrets"),
@@ -66,8 +70,8 @@ const FORBIDDEN: [(&str, &str); 22] = [
 
 async fn ostrakon_may_do_what_it_needs(ctx: &Ctx) -> Result<()> {
     let client = ctx.bed().client_for(User::Ostrakon)?;
-    for (verb, resource) in NEEDED {
-        ensure!(is_allowed(&client, verb, resource).await?, "may not {verb} {resource}");
+    for (verb, resource) in needed() {
+        ensure!(is_allowed(&client, verb, &resource).await?, "may not {verb} {resource}");
     }
     Ok(())
 }
@@ -82,10 +86,10 @@ async fn ostrakon_may_do_nothing_else(ctx: &Ctx) -> Result<()> {
 
 async fn a_stranger_may_do_nothing(ctx: &Ctx) -> Result<()> {
     let client = ctx.bed().client_for(User::Stranger)?;
-    for (verb, resource) in NEEDED.into_iter().chain(FORBIDDEN) {
-        // Anyone who is known may ask what they may.
-        let expected = resource.ends_with("selfsubjectaccessreviews");
-        let allowed = is_allowed(&client, verb, resource).await?;
+    let forbidden = FORBIDDEN.iter().map(|(verb, resource)| (*verb, (*resource).to_owned()));
+    for (verb, resource) in needed().chain(forbidden) {
+        let expected = resource == REVIEW.1;
+        let allowed = is_allowed(&client, verb, &resource).await?;
         ensure!(allowed == expected, "{verb} {resource}: {allowed}");
     }
     Ok(())
@@ -155,5 +159,40 @@ async fn the_api_server_accepts_all_of_deploy(ctx: &Ctx) -> Result<()> {
         kinds.push(types.kind);
     }
     ensure!(kinds.iter().any(|kind| kind == "Deployment"), "no Deployment among {kinds:?}");
+    Ok(())
+}
+
+/// A Deployment is accepted whatever its pods look like; this is what would come out of it.
+async fn the_deployments_pod_is_admitted_and_critical(ctx: &Ctx) -> Result<()> {
+    let objects = manifests::objects()?;
+    let deployment = objects
+        .into_iter()
+        .find(|object| object.types.as_ref().is_some_and(|types| types.kind == "Deployment"));
+    let deployment: Deployment = deployment.context("no Deployment")?.try_parse()?;
+    let namespace = deployment.metadata.namespace.context("a Deployment without namespace")?;
+    let template = deployment.spec.context("a Deployment without spec")?.template;
+    let mut pod = Pod { metadata: template.metadata.unwrap_or_default(), ..Pod::default() };
+    pod.spec = template.spec;
+    pod.metadata.name = Some("would-be".to_owned());
+
+    let pods: Api<Pod> = Api::namespaced(ctx.bed().admin()?, &namespace);
+    let dry_run = PostParams { dry_run: true, ..PostParams::default() };
+    let admitted = pods.create(&dry_run, &pod).await?;
+    let spec = admitted.spec.context("a pod without spec")?;
+    ensure!(spec.priority == Some(2_000_000_000), "priority {:?}", spec.priority);
+    ensure!(
+        format!(
+            "system:serviceaccount:{namespace}:{}",
+            spec.service_account_name.unwrap_or_default()
+        ) == User::Ostrakon.name()
+    );
+    // Admission adds no toleration: those of the Deployment are all there are.
+    let tolerations = spec.tolerations.unwrap_or_default();
+    ensure!(tolerations.len() == 4, "{tolerations:?}");
+
+    // Not because nobody looks: the namespace refuses a pod with less care.
+    pod.spec.get_or_insert_default().security_context = None;
+    let careless = pods.create(&dry_run, &pod).await;
+    ensure!(careless.is_err(), "admitted without securityContext");
     Ok(())
 }

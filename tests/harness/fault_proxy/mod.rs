@@ -27,6 +27,7 @@ use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::Connect;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use kube::client::ConfigExt as _;
+use ostrakon::cluster::wire;
 use parking_lot::Mutex;
 use rand::SeedableRng as _;
 use rand::rngs::StdRng;
@@ -100,17 +101,16 @@ impl Drop for FaultProxy {
 }
 
 impl FaultProxy {
-    /// With `authorization`, it speaks for that user where a client names none: Go's clients keep
-    /// their tokens to themselves where there is no TLS.
     pub(super) async fn start(
         upstream: &kube::Config,
+        token: Option<&str>,
         seed: u64,
-        authorization: Option<HeaderValue>,
     ) -> Result<Self> {
+        let bearer = |token| HeaderValue::try_from(format!("Bearer {token}"));
         let upstream = Arc::new(Upstream {
-            authorization,
             client: Client::builder(TokioExecutor::new()).build(upstream.rustls_https_connector()?),
             base: upstream.cluster_url.clone(),
+            authorization: token.map(bearer).transpose()?,
         });
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let address = listener.local_addr()?;
@@ -267,7 +267,7 @@ impl State {
                 Ok(self.deliver(answer, info))
             }
             Some(Fault::Answer(answer)) => Ok(made_up(&answer)?),
-            Some(Fault::WatchError(answer)) => Ok(watch_error(&answer)?),
+            Some(Fault::WatchError(answer)) => Ok(watch_error(&answer, request.headers())?),
             Some(Fault::Garbage(text)) => Ok(json_response(StatusCode::OK, text.into())),
             Some(Fault::Hang) => std::future::pending().await,
             Some(Fault::Cut) => Err(Cut.into()),
@@ -353,9 +353,10 @@ impl Held {
 
 #[derive(Debug)]
 struct Upstream<C> {
-    authorization: Option<HeaderValue>,
     client: Client<C, Full<Bytes>>,
     base: Uri,
+    /// For requests that have none.
+    authorization: Option<HeaderValue>,
 }
 
 impl<C> Upstream<C>
@@ -370,8 +371,10 @@ where
         uri.path_and_query = head.uri.into_parts().path_and_query;
         head.uri = Uri::from_parts(uri)?;
         strip(&mut head.headers);
-        if let Some(authorization) = &self.authorization {
-            head.headers.entry(header::AUTHORIZATION).or_insert_with(|| authorization.clone());
+        if let (false, Some(ours)) =
+            (head.headers.contains_key(header::AUTHORIZATION), &self.authorization)
+        {
+            head.headers.insert(header::AUTHORIZATION, ours.clone());
         }
         // The body is whole now, and its length is known.
         head.headers.remove(header::CONTENT_LENGTH);
@@ -407,18 +410,28 @@ fn made_up(answer: &Answer) -> Result<Answered> {
     Ok(response)
 }
 
-fn watch_error(answer: &Answer) -> Result<Answered> {
+/// A watch that begins with an error event, in the form that the client asked for.
+fn watch_error(answer: &Answer, asked: &HeaderMap) -> Result<Answered> {
+    let accept = asked.get(header::ACCEPT).map_or("".as_bytes(), HeaderValue::as_bytes);
+    if accept == wire::WATCH_MEDIA_TYPE.as_bytes() {
+        let status = wire::seal("Status", &answer.wire_status());
+        let event = wire::frame("ERROR", status);
+        return Ok(response_of(wire::WATCH_MEDIA_TYPE, StatusCode::OK, event));
+    }
     let event = json!({ "type": "ERROR", "object": answer.status() });
     let line = serde_json::to_string(&event).context("write a watch event")? + "\n";
     Ok(json_response(StatusCode::OK, line.into()))
 }
 
 fn json_response(status: StatusCode, body: Bytes) -> Answered {
+    response_of("application/json", status, body)
+}
+
+fn response_of(form: &'static str, status: StatusCode, body: Bytes) -> Answered {
     let body = Full::new(body).map_err(|never: Infallible| match never {});
     let mut response = Response::new(UnsyncBoxBody::new(body));
     *response.status_mut() = status;
-    let json = HeaderValue::from_static("application/json");
-    response.headers_mut().insert(header::CONTENT_TYPE, json);
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(form));
     response
 }
 

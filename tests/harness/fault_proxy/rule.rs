@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use hyper::body::Bytes;
+use ostrakon::cluster::wire;
 use parking_lot::Mutex;
 use rand::Rng as _;
 use rand::rngs::StdRng;
@@ -141,6 +142,15 @@ impl Answer {
             "details": details,
             "code": self.code,
         })
+    }
+
+    /// The same as protobuf, without the details.
+    pub(super) fn wire_status(&self) -> wire::Status {
+        wire::Status {
+            message: self.message.clone(),
+            reason: reason(self.code).to_owned(),
+            code: self.code.into(),
+        }
     }
 
     pub(super) fn body(&self) -> Bytes {

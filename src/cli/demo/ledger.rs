@@ -1,0 +1,331 @@
+//! What happened, as somebody saw it who stands outside and watches the cluster's history.
+//!
+//! Nothing here comes from the controller. Every stored change of a node or pod passes through, so
+//! each deletion is held against what the pod bore at that very moment.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use serde_json::Value;
+
+use super::reckon::{Bears, Taint, Toleration, bears, taints, text};
+use crate::sim::embedded::{Change, Resource};
+
+/// The controller has a clock of its own: only what comes earlier than this is early.
+const CLOCKS_AGREE: SignedDuration = SignedDuration::from_millis(100);
+
+/// Something worth telling.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum News {
+    /// A node got a NoExecute taint.
+    Tainted { node: String, key: String, outlook: Outlook },
+    /// A node lost one; so many pods on it need not go any more.
+    Untainted { node: String, key: String, cancelled: usize },
+    /// A pod had to go and was deleted.
+    Evicted(Eviction),
+    /// A pod was deleted that had not to go, or not yet.
+    Wrong(String),
+}
+
+/// A deletion that had to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Eviction {
+    pub(super) pod: String,
+    pub(super) uid: String,
+    pub(super) node: String,
+    pub(super) key: String,
+    /// How many seconds it tolerated the taint; `None`: it did not.
+    pub(super) seconds: Option<i64>,
+    /// How long after the moment at which it had to go.
+    pub(super) late: Duration,
+}
+
+/// What becomes of the pods of a node with its taints.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Outlook {
+    /// So many go now.
+    pub(super) at_once: usize,
+    /// So many go after so many seconds.
+    pub(super) counting: BTreeMap<i64, usize>,
+    /// So many stay.
+    pub(super) staying: usize,
+}
+
+/// A node as it is now.
+#[derive(Clone, Debug, Default)]
+pub(super) struct NodeRow {
+    pub(super) name: String,
+    /// Keys of its NoExecute taints.
+    pub(super) taints: Vec<String>,
+    /// Pods on it that nobody has asked to go.
+    pub(super) pods: usize,
+    /// Those of them that will have to go.
+    pub(super) counting: usize,
+    /// When the next of them has to.
+    pub(super) next: Option<Timestamp>,
+    /// Pods on their way out.
+    pub(super) going: usize,
+}
+
+/// Counts of everything up to now.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Counts {
+    /// Pods that nobody has asked to go.
+    pub(super) pods: usize,
+    /// Pods that have to go by now, and that nobody has asked to.
+    pub(super) overdue: usize,
+    /// Pods that had to go and were deleted.
+    pub(super) evicted: usize,
+    /// Countdowns that ended because a taint went.
+    pub(super) cancelled: usize,
+}
+
+struct PodFacts {
+    name: String,
+    node: String,
+    tolerations: Vec<Toleration>,
+    bound: Timestamp,
+    bears: Bears,
+    deleted: bool,
+    /// Whether it was there when the story began.
+    from_the_first: bool,
+}
+
+#[derive(Default)]
+struct NodeFacts {
+    taints: Vec<Taint>,
+    pods: BTreeSet<String>,
+}
+
+/// The outside view of the cluster.
+#[derive(Default)]
+pub(super) struct Ledger {
+    nodes: HashMap<String, NodeFacts>,
+    pods: HashMap<String, PodFacts>,
+    /// Whether the story is over: others may delete what they like then.
+    over: bool,
+    /// UIDs of pods that the story itself deletes.
+    by_hand: HashSet<String>,
+    evicted: Vec<(String, Duration)>,
+    cancelled: usize,
+    wrong: Vec<String>,
+    news: Vec<(Timestamp, News)>,
+}
+
+impl Ledger {
+    /// Takes a change in.
+    pub(super) fn take(&mut self, change: &Change) {
+        match change.resource {
+            Resource::Pods if change.deleted => self.forget(&change.current),
+            Resource::Pods => self.take_pod(&change.current, change.at),
+            Resource::Nodes => {
+                let gone = change.deleted.then_some(&Value::Null);
+                let name = meta(&change.current, "name");
+                self.take_node(name, gone.unwrap_or(&change.current), change.at);
+            }
+            _ => {}
+        }
+    }
+
+    /// The story begins: what is here now is the first cast.
+    pub(super) fn begin(&mut self) {
+        self.news.clear();
+        for pod in self.pods.values_mut() {
+            pod.from_the_first = true;
+        }
+    }
+
+    /// The story is over: only deletions by taint eviction matter from now on.
+    pub(super) fn end(&mut self) {
+        self.over = true;
+    }
+
+    /// How many pods of the first cast are there, and nobody has asked to go.
+    pub(super) fn kept(&self) -> usize {
+        self.pods.values().filter(|pod| pod.from_the_first && !pod.deleted).count()
+    }
+
+    /// The story is about to delete this pod itself.
+    pub(super) fn expect_by_hand(&mut self, uid: &str) {
+        self.by_hand.insert(uid.to_owned());
+    }
+
+    /// What is worth telling since the last call, and when it was.
+    pub(super) fn news(&mut self) -> Vec<(Timestamp, News)> {
+        std::mem::take(&mut self.news)
+    }
+
+    /// The deletions that nobody can account for, each in a sentence.
+    pub(super) fn wrong(&self) -> &[String] {
+        &self.wrong
+    }
+
+    /// UIDs of the pods that had to go and were deleted, in the order in which they were, and how
+    /// late each was.
+    pub(super) fn evicted(&self) -> &[(String, Duration)] {
+        &self.evicted
+    }
+
+    /// Counts of everything, `now`.
+    pub(super) fn counts(&self, now: Timestamp) -> Counts {
+        Counts {
+            pods: self.pods.values().filter(|pod| !pod.deleted).count(),
+            overdue: self.overdue(now).count(),
+            evicted: self.evicted.len(),
+            cancelled: self.cancelled,
+        }
+    }
+
+    /// Names of the pods that have to go by `now` and that nobody has asked to.
+    pub(super) fn overdue(&self, now: Timestamp) -> impl Iterator<Item = &str> {
+        let tainted = self.nodes.values().filter(|node| !node.taints.is_empty());
+        let pods = tainted.flat_map(|node| &node.pods).filter_map(|uid| self.pods.get(uid));
+        pods.filter(move |pod| {
+            !pod.deleted && matches!(pod.bears, Bears::Until { due, .. } if due <= now)
+        })
+        .map(|pod| pod.name.as_str())
+    }
+
+    /// Names of the nodes that have NoExecute taints.
+    pub(super) fn tainted(&self) -> BTreeSet<&str> {
+        let tainted = self.nodes.iter().filter(|(_, node)| !node.taints.is_empty());
+        tainted.map(|(name, _)| name.as_str()).collect()
+    }
+
+    /// The node as it is now.
+    pub(super) fn row(&self, name: &str) -> NodeRow {
+        let mut row = NodeRow { name: name.to_owned(), ..NodeRow::default() };
+        let Some(node) = self.nodes.get(name) else { return row };
+        row.taints = node.taints.iter().map(|taint| taint.key.clone()).collect();
+        for pod in node.pods.iter().filter_map(|uid| self.pods.get(uid)) {
+            if pod.deleted {
+                row.going += 1;
+                continue;
+            }
+            row.pods += 1;
+            if let Bears::Until { due, .. } = pod.bears {
+                row.counting += 1;
+                row.next = Some(row.next.map_or(due, |next| next.min(due)));
+            }
+        }
+        row
+    }
+
+    fn forget(&mut self, pod: &Value) {
+        let Some(facts) = self.pods.remove(meta(pod, "uid")) else { return };
+        if let Some(node) = self.nodes.get_mut(&facts.node) {
+            node.pods.remove(meta(pod, "uid"));
+        }
+    }
+
+    fn take_pod(&mut self, pod: &Value, at: Timestamp) {
+        let uid = meta(pod, "uid");
+        let facts = self.pods.entry(uid.to_owned()).or_insert_with(|| PodFacts {
+            name: format!("{}/{}", meta(pod, "namespace"), meta(pod, "name")),
+            node: String::new(),
+            tolerations: Toleration::all_of(pod),
+            bound: at,
+            bears: Bears::Always,
+            deleted: false,
+            from_the_first: false,
+        });
+        if facts.node.is_empty() {
+            let node = pod.get("spec").map_or("", |spec| text(spec, "nodeName"));
+            if !node.is_empty() {
+                node.clone_into(&mut facts.node);
+                facts.bound = at;
+                let home = self.nodes.entry(node.to_owned()).or_default();
+                home.pods.insert(uid.to_owned());
+                facts.bears = bears(&facts.tolerations, &home.taints, at);
+            }
+        }
+        if !facts.deleted && !meta(pod, "deletionTimestamp").is_empty() {
+            facts.deleted = true;
+            if !self.over || is_by_taint(pod) {
+                self.judge(uid, at);
+            }
+        }
+    }
+
+    /// Holds a deletion against what the pod bore.
+    fn judge(&mut self, uid: &str, at: Timestamp) {
+        if self.by_hand.remove(uid) {
+            return;
+        }
+        let Some(pod) = self.pods.get(uid) else { return };
+        let early = match &pod.bears {
+            Bears::Until { due, key, seconds } => {
+                let late = at.duration_since(*due);
+                if late >= -CLOCKS_AGREE {
+                    let late = Duration::try_from(late).unwrap_or(Duration::ZERO);
+                    self.evicted.push((uid.to_owned(), late));
+                    let eviction = Eviction {
+                        pod: pod.name.clone(),
+                        uid: uid.to_owned(),
+                        node: pod.node.clone(),
+                        key: key.clone(),
+                        seconds: *seconds,
+                        late,
+                    };
+                    self.news.push((at, News::Evicted(eviction)));
+                    return;
+                }
+                format!("{:.1} s too early", (-late).as_secs_f64())
+            }
+            Bears::Always => "and no taint of its node calls for that".to_owned(),
+        };
+        let wrong = format!("{} on {} was deleted, {early}", pod.name, pod.node);
+        self.wrong.push(wrong.clone());
+        self.news.push((at, News::Wrong(wrong)));
+    }
+
+    fn take_node(&mut self, name: &str, node: &Value, at: Timestamp) {
+        let facts = self.nodes.entry(name.to_owned()).or_default();
+        let before = std::mem::take(&mut facts.taints);
+        facts.taints = taints(node, &before, at);
+        if facts.taints == before {
+            return;
+        }
+        let (mut cancelled, mut outlook) = (0, Outlook::default());
+        for uid in &facts.pods {
+            let Some(pod) = self.pods.get_mut(uid).filter(|pod| !pod.deleted) else { continue };
+            let next = bears(&pod.tolerations, &facts.taints, pod.bound);
+            match &next {
+                Bears::Always => outlook.staying += 1,
+                Bears::Until { seconds, .. } => match seconds.filter(|seconds| *seconds > 0) {
+                    None => outlook.at_once += 1,
+                    Some(seconds) => *outlook.counting.entry(seconds).or_default() += 1,
+                },
+            }
+            if next == Bears::Always && pod.bears != Bears::Always {
+                cancelled += 1;
+            }
+            pod.bears = next;
+        }
+        self.cancelled += cancelled;
+        let is_in = |taint: &Taint, all: &[Taint]| all.iter().any(|other| other.key == taint.key);
+        for taint in before.iter().filter(|taint| !is_in(taint, &facts.taints)) {
+            let (node, key) = (name.to_owned(), taint.key.clone());
+            self.news.push((at, News::Untainted { node, key, cancelled }));
+        }
+        for taint in facts.taints.iter().filter(|taint| !is_in(taint, &before)) {
+            let (node, key, outlook) = (name.to_owned(), taint.key.clone(), outlook.clone());
+            self.news.push((at, News::Tainted { node, key, outlook }));
+        }
+    }
+}
+
+/// Whether the pod carries the mark that taint eviction leaves before it deletes.
+fn is_by_taint(pod: &Value) -> bool {
+    let conditions = pod.pointer("/status/conditions").and_then(Value::as_array);
+    conditions.into_iter().flatten().any(|c| text(c, "reason") == "DeletionByTaintManager")
+}
+
+fn meta<'a>(object: &'a Value, field: &str) -> &'a str {
+    object.get("metadata").map_or("", |metadata| text(metadata, field))
+}
+
+#[cfg(test)]
+#[path = "ledger_tests.rs"]
+mod tests;

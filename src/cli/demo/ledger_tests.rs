@@ -1,0 +1,159 @@
+//! The ledger on a store: what counts as right, wrong and cancelled.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::clock::Clock;
+use crate::sim::embedded::{DeleteOptions, Options, Part, Store};
+
+struct Bed {
+    store: Store,
+    ledger: Arc<Mutex<Ledger>>,
+}
+
+impl Bed {
+    /// A node `n1`, and on it a pod that tolerates nothing, one that bears `k` for 5 s and one that
+    /// bears it for ever.
+    fn new() -> Self {
+        let store = Store::new(Clock::system(), Options::default());
+        let ledger = Arc::new(Mutex::new(Ledger::default()));
+        let watching = Arc::clone(&ledger);
+        store.observe(move |change| watching.lock().take(change));
+        store.insert(Resource::Nodes, json!({"metadata": {"name": "n1"}})).unwrap();
+        let bed = Self { store, ledger };
+        let tolerates = |seconds: Value| json!([{"key": "k", "tolerationSeconds": seconds}]);
+        bed.pod("none", &Value::Null);
+        bed.pod("five", &tolerates(5.into()));
+        bed.pod("ever", &tolerates(Value::Null));
+        bed.ledger.lock().begin();
+        bed
+    }
+
+    fn pod(&self, name: &str, tolerations: &Value) {
+        let pod = json!({
+            "metadata": {"name": name, "namespace": "default"},
+            "spec": {"nodeName": "n1", "tolerations": tolerations, "terminationGracePeriodSeconds": 30},
+            "status": {"phase": "Running"},
+        });
+        self.store.insert(Resource::Pods, pod).unwrap();
+    }
+
+    fn taint(&self, taints: &Value) {
+        let change = |node: &Value| {
+            let mut node = node.clone();
+            node["spec"]["taints"] = taints.clone();
+            Ok(node)
+        };
+        self.store.modify(Resource::Nodes, "", "n1", Part::Whole, false, change).unwrap();
+    }
+
+    fn delete(&self, name: &str) {
+        let options = DeleteOptions::default();
+        self.store.delete(Resource::Pods, "default", name, &options).unwrap();
+    }
+
+    fn counts(&self) -> [usize; 4] {
+        let counts = self.ledger.lock().counts(self.store.clock().now());
+        [counts.pods, counts.overdue, counts.evicted, counts.cancelled]
+    }
+
+    fn wrong(&self) -> Vec<String> {
+        self.ledger.lock().wrong().to_vec()
+    }
+}
+
+fn k() -> Value {
+    json!([{"key": "k", "effect": "NoExecute"}])
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_goes_in_time_is_right() {
+    let bed = Bed::new();
+    bed.taint(&k());
+    assert_eq!(bed.counts(), [3, 1, 0, 0]);
+    bed.delete("none");
+    tokio::time::advance(Duration::from_millis(5040)).await;
+    assert_eq!(bed.counts(), [2, 1, 1, 0]);
+    bed.delete("five");
+    assert_eq!(bed.counts(), [1, 0, 2, 0]);
+    assert!(bed.wrong().is_empty());
+    let ledger = bed.ledger.lock();
+    assert_eq!(ledger.evicted()[1].1, Duration::from_millis(40));
+    assert_eq!(ledger.kept(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_goes_too_early_or_for_no_reason_is_wrong() {
+    let bed = Bed::new();
+    bed.delete("none");
+    bed.taint(&k());
+    tokio::time::advance(Duration::from_secs(4)).await;
+    bed.delete("five");
+    bed.delete("ever");
+    let wrong = bed.wrong();
+    assert_eq!(wrong.len(), 3, "{wrong:?}");
+    assert!(wrong[1].contains("1.0 s too early"), "{wrong:?}");
+    assert_eq!(bed.counts(), [0, 0, 0, 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_taint_that_goes_takes_the_countdown_with_it() {
+    let bed = Bed::new();
+    bed.taint(&k());
+    bed.delete("none");
+    bed.taint(&json!([]));
+    assert_eq!(bed.counts(), [2, 0, 1, 1]);
+    tokio::time::advance(Duration::from_secs(9)).await;
+    assert_eq!(bed.counts(), [2, 0, 1, 1]);
+    bed.delete("five");
+    assert_eq!(bed.wrong().len(), 1);
+    let news = bed.ledger.lock().news();
+    assert!(matches!(&news[0].1, News::Tainted { outlook, .. } if outlook.at_once == 1));
+    assert!(matches!(&news[2].1, News::Untainted { cancelled: 1, .. }), "{news:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_of_the_same_name_is_another_pod() {
+    let bed = Bed::new();
+    bed.taint(&k());
+    let uid = bed.store.get(Resource::Pods, "default", "none").unwrap()["metadata"]["uid"].clone();
+    bed.ledger.lock().expect_by_hand(uid.as_str().unwrap());
+    let at_once = DeleteOptions::at_once(uid.as_str().unwrap());
+    bed.store.delete(Resource::Pods, "default", "none", &at_once).unwrap();
+    bed.pod("none", &json!([{"operator": "Exists"}]));
+    assert!(bed.wrong().is_empty());
+    bed.delete("none");
+    assert_eq!(bed.wrong().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_row_shows_who_is_left_and_when_the_next_goes() {
+    let bed = Bed::new();
+    let now = bed.store.clock().now();
+    bed.taint(&k());
+    bed.delete("none");
+    let ledger = bed.ledger.lock();
+    let row = ledger.row("n1");
+    assert_eq!((row.pods, row.counting, row.going), (2, 1, 1));
+    assert_eq!(row.next.unwrap().duration_since(now), SignedDuration::from_secs(5));
+    assert_eq!(ledger.tainted().into_iter().collect::<Vec<_>>(), ["n1"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_the_story_others_may_delete() {
+    let bed = Bed::new();
+    bed.ledger.lock().end();
+    bed.delete("none");
+    assert!(bed.wrong().is_empty());
+    let mark = |pod: &Value| {
+        let mut pod = pod.clone();
+        pod["status"]["conditions"] = json!([{"reason": "DeletionByTaintManager"}]);
+        Ok(pod)
+    };
+    bed.store.modify(Resource::Pods, "default", "ever", Part::Status, false, mark).unwrap();
+    bed.delete("ever");
+    assert_eq!(bed.wrong().len(), 1);
+}

@@ -1,0 +1,158 @@
+//! When a pod has to go, reckoned from the stored objects alone.
+//!
+//! This is the rule as Kubernetes documents it, written a second time: what the controller decides
+//! is held against it, so it must not share a line with the controller.
+
+use std::collections::BTreeMap;
+
+use jiff::{SignedDuration, Timestamp};
+use serde_json::Value;
+
+/// A NoExecute taint of a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Taint {
+    pub(super) key: String,
+    pub(super) value: String,
+    /// From when tolerated seconds count: its `timeAdded`, else when it was stored.
+    pub(super) since: Timestamp,
+}
+
+/// The NoExecute taints of the node at this version; `before`: those that it had. One without
+/// `timeAdded` that was there before counts on.
+pub(super) fn taints(node: &Value, before: &[Taint], stored: Timestamp) -> Vec<Taint> {
+    let all = node.pointer("/spec/taints").and_then(Value::as_array);
+    let no_execute = all.into_iter().flatten().filter(|taint| text(taint, "effect") == "NoExecute");
+    no_execute
+        .map(|taint| {
+            let (key, value) = (text(taint, "key"), text(taint, "value"));
+            let known = before.iter().find(|old| old.key == key && old.value == value);
+            let added = text(taint, "timeAdded").parse().ok();
+            let since = added.or(known.map(|old| old.since)).unwrap_or(stored);
+            Taint { key: key.to_owned(), value: value.to_owned(), since }
+        })
+        .collect()
+}
+
+/// A toleration of a NoExecute taint.
+#[derive(Clone, Debug)]
+pub(super) struct Toleration {
+    /// `None`: any key.
+    key: Option<String>,
+    /// `None`: any value.
+    value: Option<String>,
+    /// `None`: for ever.
+    seconds: Option<i64>,
+}
+
+impl Toleration {
+    /// Those of the pod, in their order.
+    pub(super) fn all_of(pod: &Value) -> Vec<Self> {
+        let all = pod.pointer("/spec/tolerations").and_then(Value::as_array);
+        let relevant =
+            all.into_iter().flatten().filter(|t| matches!(text(t, "effect"), "" | "NoExecute"));
+        relevant
+            .map(|t| Self {
+                key: Some(text(t, "key")).filter(|key| !key.is_empty()).map(str::to_owned),
+                value: (text(t, "operator") != "Exists").then(|| text(t, "value").to_owned()),
+                seconds: t["tolerationSeconds"].as_i64(),
+            })
+            .collect()
+    }
+
+    fn is_for(&self, taint: &Taint) -> bool {
+        self.key.as_ref().is_none_or(|key| *key == taint.key)
+            && self.value.as_ref().is_none_or(|value| *value == taint.value)
+    }
+}
+
+/// For how long a pod bears the taints of its node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Bears {
+    /// For ever.
+    Always,
+    /// Until then.
+    Until {
+        /// When it has to go.
+        due: Timestamp,
+        /// The taint for which it has to.
+        key: String,
+        /// How many seconds it tolerates that; `None`: not at all.
+        seconds: Option<i64>,
+    },
+}
+
+/// For how long a pod with these tolerations bears these taints, if it has been on the node since
+/// `bound`.
+pub(super) fn bears(tolerations: &[Toleration], taints: &[Taint], bound: Timestamp) -> Bears {
+    let mut soonest = BTreeMap::new();
+    for taint in taints {
+        let since = taint.since.max(bound);
+        let seconds = match tolerations.iter().find(|t| t.is_for(taint)) {
+            None => None,
+            Some(Toleration { seconds: None, .. }) => continue,
+            Some(Toleration { seconds, .. }) => *seconds,
+        };
+        let later = SignedDuration::from_secs(seconds.unwrap_or(0).max(0));
+        let due = since.saturating_add(later).unwrap_or(Timestamp::MAX);
+        soonest.entry(due).or_insert((&taint.key, seconds));
+    }
+    match soonest.pop_first() {
+        None => Bears::Always,
+        Some((due, (key, seconds))) => Bears::Until { due, key: key.clone(), seconds },
+    }
+}
+
+/// A text field, or the empty text.
+pub(super) fn text<'a>(object: &'a Value, field: &str) -> &'a str {
+    object.get(field).and_then(Value::as_str).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    fn taint(key: &str, since: i64) -> Taint {
+        Taint { key: key.to_owned(), value: String::new(), since: at(since) }
+    }
+
+    fn due(tolerations: &Value, taints: &[Taint], bound: i64) -> Option<i64> {
+        let pod = json!({"spec": {"tolerations": tolerations}});
+        match bears(&Toleration::all_of(&pod), taints, at(bound)) {
+            Bears::Always => None,
+            Bears::Until { due, .. } => Some(due.as_second()),
+        }
+    }
+
+    #[test]
+    fn a_pod_goes_when_its_seconds_are_over_and_not_for_what_it_tolerates() {
+        let five = json!([{"key": "k", "operator": "Exists", "tolerationSeconds": 5}]);
+        let ever = json!([{"operator": "Exists"}]);
+        assert_eq!(due(&Value::Null, &[], 0), None);
+        assert_eq!(due(&Value::Null, &[taint("k", 10)], 0), Some(10));
+        assert_eq!(due(&five, &[taint("k", 10)], 0), Some(15));
+        assert_eq!(due(&five, &[taint("k", 10)], 12), Some(17));
+        assert_eq!(due(&five, &[taint("k", 10), taint("j", 11)], 0), Some(11));
+        assert_eq!(due(&ever, &[taint("k", 10)], 0), None);
+        let other = json!([{"key": "k", "operator": "Exists", "effect": "NoSchedule"}]);
+        assert_eq!(due(&other, &[taint("k", 10)], 0), Some(10));
+        let equal = json!([{"key": "k", "value": "x"}]);
+        assert_eq!(due(&equal, &[taint("k", 10)], 0), Some(10));
+    }
+
+    #[test]
+    fn a_taint_counts_from_its_stamp_else_from_when_it_was_stored() {
+        let bare = json!({"key": "a", "effect": "NoExecute"});
+        let stamped =
+            json!({"key": "b", "effect": "NoExecute", "timeAdded": "1970-01-01T00:00:07Z"});
+        let passive = json!({"key": "c", "effect": "NoSchedule"});
+        let node = json!({"spec": {"taints": [bare, stamped, passive]}});
+        let first = taints(&node, &[], at(9));
+        assert_eq!(first, [taint("a", 9), taint("b", 7)]);
+        assert_eq!(taints(&node, &first, at(20)), first);
+    }
+}

@@ -1,0 +1,273 @@
+//! The cluster in the process, the real controller on it, and who watches from outside.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow, bail};
+use jiff::Timestamp;
+use kube::Client;
+use parking_lot::{Mutex, MutexGuard};
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::{sleep, timeout};
+use tracing::debug;
+
+use super::cast::{Cast, MAINTENANCE, NAMESAKE, uid};
+use super::ledger::Ledger;
+use crate::clock::Clock;
+use crate::cluster::Cluster;
+use crate::config::{Compat, Config};
+use crate::controller::{self, Running};
+use crate::sim::embedded::{
+    ApiError, Controllers, DeleteOptions, Embedded, Options, Part, Resource, Served, Settings,
+};
+use crate::sim::hollow::{self, HollowKubelets, Switch};
+
+/// From one sign of life of a node to the next. Shorter than in a real cluster, as are the next
+/// two: an outage must fit into the story.
+const LEASE_INTERVAL: Duration = Duration::from_secs(2);
+/// How often the signs of life are looked at.
+const MONITOR_PERIOD: Duration = Duration::from_secs(1);
+/// After so much silence a node is unreachable. Long enough for a machine that is busy.
+const MONITOR_GRACE: Duration = Duration::from_secs(7);
+/// Taints for outages per second.
+const TAINT_RATE: f64 = 1.0;
+/// Requests of the hollow kubelets that are on their way at a time.
+const KUBELET_WRITES: usize = 32;
+/// Changes that are remembered for each resource, over those that set the stage.
+const HISTORY: usize = 8192;
+/// For how long the controller may take to know the cluster.
+const READY_LIMIT: Duration = Duration::from_secs(60);
+/// For how long each part may take to end.
+const STOP_LIMIT: Duration = Duration::from_secs(5);
+
+/// Any port of the loopback interface.
+pub(super) const FREE_PORT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+
+/// Everything that runs.
+pub(super) struct Stage {
+    pub(super) cast: Cast,
+    cluster: Embedded,
+    ledger: Arc<Mutex<Ledger>>,
+    kubelets: HollowKubelets,
+    controllers: Controllers,
+    served: Served,
+    client: Client,
+    compat: Compat,
+    /// `None` only while it is being restarted.
+    controller: Option<Running>,
+}
+
+impl Stage {
+    /// Sets the stage and starts the controller. Returns when it knows the cluster.
+    pub(super) async fn set(
+        nodes: usize,
+        pods: usize,
+        at: SocketAddr,
+        compat: Compat,
+    ) -> anyhow::Result<Self> {
+        let clock = Clock::system();
+        let options = Options { history: HISTORY, ..Options::default() };
+        let cluster = Embedded::new(clock.clone(), options);
+        // The port first: a used one is to be told of at once.
+        let served = cluster.serve(at).await.with_context(|| {
+            format!("cannot serve on {at}; name a free port with --serve, or 0 for any")
+        })?;
+        let ledger = Arc::new(Mutex::new(Ledger::default()));
+        let watching = Arc::clone(&ledger);
+        cluster.store().observe(move |change| watching.lock().take(change));
+        let cast = Cast::enter(cluster.store(), nodes, pods)?;
+        debug!(nodes, pods, "stored the pods");
+        let options = hollow::Options {
+            lease_interval: LEASE_INTERVAL,
+            pod_writes: KUBELET_WRITES,
+            node_writes: KUBELET_WRITES,
+            sync_interval: Duration::from_secs(2),
+            clock,
+            ..hollow::Options::default()
+        };
+        let kubelets = HollowKubelets::start(cluster.client(), options).await?;
+        debug!("started the kubelets");
+        kubelets.add_nodes(cast.hollow_nodes()).await?;
+        debug!("registered the nodes");
+        let settings = Settings {
+            monitor_period: MONITOR_PERIOD,
+            monitor_grace: MONITOR_GRACE,
+            taint_rate: TAINT_RATE,
+            ..Settings::default()
+        };
+        let controllers = Controllers::start(cluster.store(), &settings);
+        let client = client(&served.url())?;
+        debug!("started the controllers of the cluster");
+        let controller = Some(start(&client, FREE_PORT, compat).await?);
+        Ok(Self {
+            cast,
+            cluster,
+            ledger,
+            kubelets,
+            controllers,
+            served,
+            client,
+            compat,
+            controller,
+        })
+    }
+
+    /// The cluster's time.
+    pub(super) fn now(&self) -> Timestamp {
+        self.cluster.store().clock().now()
+    }
+
+    /// What was seen from outside.
+    pub(super) fn ledger(&self) -> MutexGuard<'_, Ledger> {
+        self.ledger.lock()
+    }
+
+    /// Where the cluster is served.
+    pub(super) fn url(&self) -> String {
+        self.served.url()
+    }
+
+    /// How `kubectl` gets at it.
+    pub(super) fn kubeconfig(&self) -> String {
+        self.served.kubeconfig()
+    }
+
+    /// Where the controller's metrics are.
+    pub(super) fn metrics_url(&self) -> String {
+        let address = self.controller.as_ref().map(Running::address);
+        address.map_or(String::new(), |address| format!("http://{address}/metrics"))
+    }
+
+    /// Puts the story's taint on a node. No pod that is made anew comes to it either.
+    pub(super) fn taint(&self, node: &str) -> anyhow::Result<()> {
+        let ours =
+            ["NoExecute", "NoSchedule"].map(|effect| json!({"key": MAINTENANCE, "effect": effect}));
+        self.change_taints(node, |taints| taints.extend(ours))
+    }
+
+    /// Takes it off.
+    pub(super) fn untaint(&self, node: &str) -> anyhow::Result<()> {
+        self.change_taints(node, |taints| taints.retain(|taint| taint["key"] != MAINTENANCE))
+    }
+
+    fn change_taints(
+        &self,
+        node: &str,
+        change: impl FnOnce(&mut Vec<Value>),
+    ) -> anyhow::Result<()> {
+        let changed = |node: &Value| -> Result<Value, ApiError> {
+            let mut node = node.clone();
+            let mut taints = node["spec"]["taints"].as_array().cloned().unwrap_or_default();
+            change(&mut taints);
+            node["spec"]["taints"] = taints.into();
+            Ok(node)
+        };
+        let store = self.cluster.store();
+        store.modify(Resource::Nodes, "", node, Part::Whole, false, changed).map(drop)?;
+        Ok(())
+    }
+
+    /// Cuts a node off, or brings it back.
+    pub(super) async fn silence(&self, node: &str, silent: bool) -> anyhow::Result<()> {
+        Ok(self.kubelets.set(node, Switch::Silent(silent)).await?)
+    }
+
+    /// Deletes the pod that comes back under its name.
+    pub(super) fn delete_namesake(&self) -> anyhow::Result<()> {
+        self.ledger().expect_by_hand(&self.cast.namesake);
+        let (namespace, name) = NAMESAKE;
+        let options = DeleteOptions::default();
+        self.cluster.store().delete(Resource::Pods, namespace, name, &options)?;
+        Ok(())
+    }
+
+    /// On which node that pod is again, as another one that nobody has asked to go.
+    pub(super) fn namesakes_node(&self) -> Option<String> {
+        let (namespace, name) = NAMESAKE;
+        let pod = self.cluster.store().get(Resource::Pods, namespace, name).ok()?;
+        let is_another = uid(&pod) != self.cast.namesake;
+        let stays = pod["metadata"]["deletionTimestamp"].is_null();
+        let node = pod["spec"]["nodeName"].as_str().unwrap_or("no node");
+        (is_another && stays).then(|| node.to_owned())
+    }
+
+    /// Stops the controller and starts it again.
+    pub(super) async fn restart(&mut self) -> anyhow::Result<()> {
+        let mut address = FREE_PORT;
+        if let Some(running) = self.controller.take() {
+            // Whoever reads its metrics finds them where they were.
+            address = running.address();
+            running.stop().await?;
+        }
+        self.controller = Some(start(&self.client, address, self.compat).await?);
+        Ok(())
+    }
+
+    /// Completes only if the controller has failed.
+    pub(super) async fn failed(&mut self) -> anyhow::Error {
+        match &mut self.controller {
+            Some(running) => anyhow!(running.failed().await).context("the controller failed"),
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Ends everything, each part within its limit.
+    pub(super) async fn stop(self) -> anyhow::Result<()> {
+        let stopped = match self.controller {
+            Some(running) => timeout(STOP_LIMIT, running.stop()).await,
+            None => Ok(Ok(())),
+        };
+        // What does not end in time ends with the runtime.
+        let _ = timeout(STOP_LIMIT, self.kubelets.stop()).await;
+        let _ = timeout(STOP_LIMIT, self.controllers.stop()).await;
+        let _ = timeout(STOP_LIMIT, self.served.stop()).await;
+        match stopped {
+            Ok(outcome) => outcome.context("the controller failed at its end"),
+            Err(_) => bail!("the controller did not stop within {STOP_LIMIT:?}"),
+        }
+    }
+}
+
+/// A client over loopback, which does not retry: whoever uses it does.
+fn client(url: &str) -> anyhow::Result<Client> {
+    let mut config = kube::Config::new(url.parse().context("cannot read the cluster's own URL")?);
+    config.default_retry = false;
+    config.connect_timeout = Some(Duration::from_secs(5));
+    Client::try_from(config).context("cannot make a client for the cluster")
+}
+
+/// Starts the controller, and waits until it knows all nodes and pods.
+async fn start(client: &Client, listen: SocketAddr, compat: Compat) -> anyhow::Result<Running> {
+    let config = Config {
+        kubeconfig: None,
+        context: None,
+        listen,
+        compat,
+        instance: "ostrakon-demo".to_owned(),
+    };
+    let cluster =
+        Cluster { client: client.clone(), server: "the cluster in this process".to_owned() };
+    let running = controller::start(cluster, &config).await?;
+    let address = running.address();
+    let ready = async {
+        while !is_ready(address).await.unwrap_or(false) {
+            sleep(Duration::from_millis(10)).await;
+        }
+    };
+    if timeout(READY_LIMIT, ready).await.is_err() {
+        bail!("the controller did not know the cluster within {READY_LIMIT:?}");
+    }
+    Ok(running)
+}
+
+/// Asks `/readyz`.
+async fn is_ready(address: SocketAddr) -> std::io::Result<bool> {
+    let mut stream = TcpStream::connect(address).await?;
+    stream.write_all(b"GET /readyz HTTP/1.0\r\n\r\n").await?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await?;
+    Ok(answer.split(' ').nth(1) == Some("200"))
+}

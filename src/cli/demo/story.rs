@@ -1,0 +1,367 @@
+//! The story, and whether it came out as it must.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use anyhow::bail;
+use jiff::Timestamp;
+use tokio::time::sleep;
+
+use super::cast::SESSION_SECONDS;
+use super::ledger::{Eviction, Ledger, News};
+use super::screen::Screen;
+use super::stage::Stage;
+use super::tell::{Line, Row, Summary, rounded};
+
+/// How often what is new is told and the table drawn.
+const TICK: Duration = Duration::from_millis(100);
+/// States told to machines are so far apart, in ticks.
+const STATE_EVERY: u32 = 10;
+/// Evictions are gathered until none was added for a tick, but not for more ticks than this.
+const GATHER: u32 = 10;
+
+/// When things happen, in seconds of the story.
+const SILENCE: f64 = 1.0;
+const NAMESAKE: f64 = 6.0;
+const REPAIR: f64 = 8.0;
+const RESTART: f64 = 11.0;
+/// After the deadline of the pod that is no more.
+const OLD_DEADLINE: f64 = 15.6;
+const COMEBACK: f64 = 17.0;
+const END: f64 = 21.0;
+/// The repair comes too late if the second countdown, of 10 s, is about to end.
+const LATEST_REPAIR: f64 = 9.5;
+/// Later than this nobody goes: a countdown that began anew with the restart would be over then.
+const TOO_LATE: Duration = Duration::from_secs(10);
+/// So long after its time something is waited for: a busy machine is no failure.
+const PATIENCE: f64 = 20.0;
+
+/// The story while it is told.
+pub(super) struct Story<'a> {
+    stage: &'a mut Stage,
+    screen: &'a mut Screen,
+    began: Timestamp,
+    /// Evictions that are still to be told to people.
+    gathered: Vec<Eviction>,
+    gathered_for: u32,
+    ticks: u32,
+}
+
+impl<'a> Story<'a> {
+    /// The story begins now.
+    pub(super) fn begin(stage: &'a mut Stage, screen: &'a mut Screen) -> Self {
+        stage.ledger().begin();
+        let began = stage.now();
+        Self { stage, screen, began, gathered: Vec::new(), gathered_for: 0, ticks: 0 }
+    }
+
+    /// Tells it to its end, and says what became of it.
+    pub(super) async fn tell(&mut self) -> anyhow::Result<Summary> {
+        let [first, spared, last, silent] = self.stage.cast.stage().map(str::to_owned);
+        let text = "Three nodes get the taint maintenance:NoExecute.";
+        self.step("taint", &[&first, &spared, &last], text)?;
+        for node in [&first, &spared, &last] {
+            self.stage.taint(node)?;
+        }
+
+        self.until(SILENCE).await?;
+        let text = format!("{silent} falls silent: its kubelet renews its lease no more.");
+        self.step("silence", &[&silent], &text)?;
+        self.stage.silence(&silent, true).await?;
+
+        self.until(NAMESAKE).await?;
+        let text = format!(
+            "shop/db-0 on {first}, in the middle of its countdown, is deleted by somebody else.\n\
+             Its StatefulSet makes a new pod of the same name; the old deadline is none of its."
+        );
+        self.step("namesake", &[&first], &text)?;
+        self.stage.delete_namesake()?;
+
+        self.until(REPAIR).await?;
+        let text = format!("{spared} is repaired: the taint comes off with seconds to spare.");
+        self.step("untaint", &[&spared], &text)?;
+        self.stage.untaint(&spared)?;
+        if self.seconds() > LATEST_REPAIR {
+            bail!("this machine is too busy to tell the story in time; try a smaller --pods");
+        }
+
+        self.until(RESTART).await?;
+        let text =
+            "The controller is stopped and started anew. No countdown may begin anew with it.";
+        self.step("restart", &[], text)?;
+        let stopped = self.seconds();
+        self.stage.restart().await?;
+        let seconds = self.seconds();
+        let line = Line::Restarted { seconds, away_seconds: rounded(seconds - stopped) };
+        self.screen.say(Some(seconds), &line)?;
+
+        self.until(OLD_DEADLINE).await?;
+        if let Some(node) = self.stage.namesakes_node() {
+            let text = format!("shop/db-0 was due at 15 s; the new one, on {node}, is left alone");
+            self.screen.say_text(Some(self.seconds()), &text)?;
+        }
+
+        self.until(COMEBACK).await?;
+        self.until_evicted_from(&silent).await?;
+        let text = format!(
+            "{silent} is heard again. Pods that were given up may stop now, the others stay."
+        );
+        self.step("comeback", &[&silent], &text)?;
+        self.stage.silence(&silent, false).await?;
+
+        self.until(END).await?;
+        self.until_quiet(&silent).await?;
+        self.finish()
+    }
+
+    /// Says something about the whole of it.
+    pub(super) fn say(&mut self, line: &Line) -> anyhow::Result<()> {
+        Ok(self.screen.say(None, line)?)
+    }
+
+    /// Says something to people only.
+    pub(super) fn say_text(&mut self, text: &str) -> anyhow::Result<()> {
+        Ok(self.screen.say_text(None, text)?)
+    }
+
+    /// Goes on telling what happens until the future is dropped or the controller fails.
+    pub(super) async fn go_on(&mut self) -> anyhow::Result<()> {
+        self.stage.ledger().end();
+        loop {
+            self.until(self.seconds() + 1.0).await?;
+        }
+    }
+
+    fn seconds(&self) -> f64 {
+        self.at(self.stage.now())
+    }
+
+    /// That moment, in seconds of the story.
+    fn at(&self, moment: Timestamp) -> f64 {
+        rounded(moment.duration_since(self.began).as_secs_f64())
+    }
+
+    fn step(&mut self, step: &'static str, nodes: &[&str], text: &str) -> anyhow::Result<()> {
+        self.tell_evictions()?;
+        let nodes = nodes.iter().map(|node| (*node).to_owned()).collect();
+        let seconds = self.seconds();
+        let line = Line::Step { seconds, step, nodes, text: text.to_owned() };
+        Ok(self.screen.say(Some(seconds), &line)?)
+    }
+
+    /// Tells what happens until that second.
+    async fn until(&mut self, second: f64) -> anyhow::Result<()> {
+        loop {
+            self.tick()?;
+            let left = second - self.seconds();
+            if left <= 0.0 {
+                return Ok(());
+            }
+            let pause = Duration::from_secs_f64(left).min(TICK);
+            tokio::select! {
+                failure = self.stage.failed() => return Err(failure),
+                () = sleep(pause) => {}
+            }
+        }
+    }
+
+    /// Tells what happens until it is so, or patience is over.
+    async fn until_it_is(
+        &mut self,
+        is_so: impl Fn(&Ledger, Timestamp) -> bool,
+    ) -> anyhow::Result<()> {
+        let latest = self.seconds() + PATIENCE;
+        while self.seconds() < latest && !is_so(&self.stage.ledger(), self.stage.now()) {
+            self.until(self.seconds() + TICK.as_secs_f64()).await?;
+        }
+        Ok(())
+    }
+
+    /// Until the pods of the silent node that bear an outage only shortly were given up.
+    async fn until_evicted_from(&mut self, node: &str) -> anyhow::Result<()> {
+        let soon = jiff::SignedDuration::from_secs(SESSION_SECONDS);
+        self.until_it_is(|ledger, now| {
+            let row = ledger.row(node);
+            let none_soon = row.next.is_some_and(|next| next.duration_since(now) > soon);
+            !row.taints.is_empty() && none_soon && row.going > 0
+        })
+        .await
+    }
+
+    /// Until the node that came back has no taint and nothing is overdue.
+    async fn until_quiet(&mut self, node: &str) -> anyhow::Result<()> {
+        self.until_it_is(|ledger, now| {
+            ledger.row(node).taints.is_empty() && ledger.overdue(now).next().is_none()
+        })
+        .await
+    }
+
+    fn tick(&mut self) -> anyhow::Result<()> {
+        self.ticks += 1;
+        let seconds = self.seconds();
+        let news = self.stage.ledger().news();
+        let before = self.gathered.len();
+        for (at, piece) in news {
+            self.tell_news(self.at(at), piece)?;
+        }
+        if !self.gathered.is_empty() {
+            self.gathered_for += 1;
+            if self.gathered.len() == before || self.gathered_for >= GATHER {
+                self.tell_evictions()?;
+            }
+        }
+        let state = self.state(seconds);
+        if self.screen.is_json() && self.ticks % STATE_EVERY == 1 {
+            self.screen.say(Some(seconds), &state)?;
+        }
+        Ok(self.screen.draw(&state)?)
+    }
+
+    fn tell_news(&mut self, seconds: f64, news: News) -> anyhow::Result<()> {
+        let line = match news {
+            News::Tainted { node, key: taint, outlook } => {
+                let (at_once, counting, staying) =
+                    (outlook.at_once, outlook.counting, outlook.staying);
+                Line::Tainted { seconds, node, taint, at_once, counting, staying }
+            }
+            News::Untainted { node, key: taint, cancelled } => {
+                Line::Untainted { seconds, node, taint, cancelled }
+            }
+            News::Wrong(text) => Line::Wrong { seconds, text },
+            News::Evicted(eviction) => {
+                self.gathered.push(eviction.clone());
+                let late_ms = millis(eviction.late);
+                let Eviction { pod, uid, node, key: taint, seconds: tolerated_seconds, .. } =
+                    eviction;
+                Line::Evicted { seconds, pod, uid, node, taint, tolerated_seconds, late_ms }
+            }
+        };
+        Ok(self.screen.say(Some(seconds), &line)?)
+    }
+
+    fn tell_evictions(&mut self) -> anyhow::Result<()> {
+        let evictions = std::mem::take(&mut self.gathered);
+        self.gathered_for = 0;
+        for text in Line::evictions(&evictions) {
+            self.screen.say_text(Some(self.seconds()), &text)?;
+        }
+        Ok(())
+    }
+
+    fn state(&self, seconds: f64) -> Line {
+        let now = self.stage.now();
+        let ledger = self.stage.ledger();
+        let counts = ledger.counts(now);
+        let mut names = BTreeSet::from(self.stage.cast.stage());
+        names.extend(ledger.tainted());
+        let rows = names.into_iter().map(|name| {
+            let row = ledger.row(name);
+            Row {
+                node: row.name,
+                taints: row.taints,
+                pods: row.pods,
+                counting: row.counting,
+                next_in_seconds: row
+                    .next
+                    .map(|next| rounded(next.duration_since(now).as_secs_f64())),
+                going: row.going,
+            }
+        });
+        Line::State {
+            seconds,
+            nodes: rows.collect(),
+            pods: counts.pods,
+            overdue: counts.overdue,
+            evicted: counts.evicted,
+            cancelled: counts.cancelled,
+        }
+    }
+
+    /// Holds what happened against what had to.
+    fn finish(&mut self) -> anyhow::Result<Summary> {
+        self.tell_evictions()?;
+        let seconds = self.seconds();
+        let mut failures = Vec::new();
+        let ledger = self.stage.ledger();
+        failures.extend(ledger.wrong().iter().cloned());
+        let overdue = ledger.overdue(self.stage.now());
+        failures.extend(overdue.map(|pod| format!("{pod} had to go and is still there")));
+        failures.extend(differences(&self.stage.cast.to_go, ledger.evicted()));
+        if self.stage.namesakes_node().is_none() {
+            failures.push("shop/db-0 is not there again, or is to go again".to_owned());
+        }
+        let in_order: Vec<_> = ledger.evicted().iter().map(|(_, late)| *late).collect();
+        let mut sorted = in_order.clone();
+        sorted.sort_unstable();
+        let summary = Summary {
+            seconds,
+            evicted: in_order.len(),
+            kept: ledger.kept(),
+            cancelled: ledger.counts(self.stage.now()).cancelled,
+            first_ms: in_order.first().copied().map_or(0.0, millis),
+            median_ms: millis(percentile(&sorted, 50)),
+            p99_ms: millis(percentile(&sorted, 99)),
+            ok: failures.is_empty(),
+            failures,
+        };
+        Ok(summary)
+    }
+}
+
+/// Where the evicted pods are not those that the story sends away, or went far too late.
+fn differences(to_go: &BTreeSet<String>, evicted: &[(String, Duration)]) -> Vec<String> {
+    let went: BTreeSet<_> = evicted.iter().map(|(uid, _)| uid.clone()).collect();
+    let missing = to_go.difference(&went).count();
+    let extra = went.difference(to_go).count();
+    let mut failures = Vec::new();
+    if missing > 0 {
+        failures.push(format!("{missing} of {} pods that have to go did not", to_go.len()));
+    }
+    if extra > 0 {
+        failures.push(format!("{extra} pods were evicted that the story does not send away"));
+    }
+    let late = evicted.iter().filter(|(_, late)| *late > TOO_LATE).count();
+    if late > 0 {
+        failures.push(format!("{late} of the pods went more than {TOO_LATE:?} late"));
+    }
+    failures
+}
+
+/// The value that so many per cent of the sorted values do not exceed.
+fn percentile(sorted: &[Duration], percent: usize) -> Duration {
+    let rank = (sorted.len() * percent).div_ceil(100).max(1);
+    sorted.get(rank - 1).copied().unwrap_or_default()
+}
+
+fn millis(duration: Duration) -> f64 {
+    // To the microsecond: finer is noise.
+    (duration.as_secs_f64() * 1e6).round() / 1e3
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_percentile_is_a_value_that_was_measured() {
+        let values: Vec<_> = (1..=200).map(Duration::from_millis).collect();
+        assert_eq!(percentile(&values, 50), Duration::from_millis(100));
+        assert_eq!(percentile(&values, 99), Duration::from_millis(198));
+        assert_eq!(percentile(&values[..1], 99), Duration::from_millis(1));
+        assert_eq!(percentile(&[], 99), Duration::ZERO);
+    }
+
+    #[test]
+    fn who_went_must_be_who_had_to() {
+        let evicted = |uids: &[&str]| -> Vec<_> {
+            uids.iter().map(|uid| ((*uid).to_owned(), Duration::ZERO)).collect()
+        };
+        let to_go = BTreeSet::from(["a".to_owned(), "b".to_owned()]);
+        assert!(differences(&to_go, &evicted(&["b", "a"])).is_empty());
+        assert_eq!(differences(&to_go, &evicted(&["a"])).len(), 1);
+        assert_eq!(differences(&to_go, &evicted(&["a", "c"])).len(), 2);
+        let mut late = evicted(&["b", "a"]);
+        late[0].1 = Duration::from_secs(11);
+        assert_eq!(differences(&to_go, &late), ["1 of the pods went more than 10s late"]);
+    }
+}

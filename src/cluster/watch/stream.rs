@@ -1,0 +1,157 @@
+//! One open watch: cuts its body into frames and reads the events in them.
+
+use std::time::Duration;
+
+use bytes::{Buf, Bytes, BytesMut};
+use http_body_util::BodyExt;
+use kube::client::Body;
+use prost::Message;
+use tokio::time::timeout;
+
+use crate::cluster::wire;
+
+/// A stream that is silent for this long is taken up anew: the server sends a bookmark about
+/// once a minute, so the connection has died without a word.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(75);
+/// An object of the API is at most 1.5 MiB (etcd's limit); what is longer is no event.
+const LONGEST_EVENT: usize = 8 << 20;
+/// Length of the length before each event.
+const PREFIX: usize = 4;
+
+/// What an event of a watch says.
+#[derive(Debug, PartialEq)]
+pub(super) enum Change {
+    /// The object is new to this watch.
+    Added(Bytes),
+    /// It has changed.
+    Modified(Bytes),
+    /// It is gone; this was its last state.
+    Deleted(Bytes),
+    /// Nothing but a version. The object has only metadata.
+    Bookmark(Bytes),
+    /// The watch has failed.
+    Error(wire::Status),
+}
+
+/// Why a watch stream ended.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// The server ended it, as asked or because it lagged.
+    Closed,
+    /// The version is too old: only a new list helps.
+    Expired,
+    /// Nothing came for too long.
+    Idle,
+    /// The server refused, or the connection failed.
+    Failed(String),
+}
+
+impl End {
+    pub(super) fn label(&self) -> &'static str {
+        match self {
+            Self::Closed => "closed",
+            Self::Expired => "expired",
+            Self::Idle => "idle",
+            Self::Failed(_) => "failed",
+        }
+    }
+
+    /// How a watch ends that has received this.
+    pub(super) fn by(status: &wire::Status) -> Self {
+        if status.code == 410 {
+            Self::Expired
+        } else {
+            Self::Failed(format!("error event {}: {}", status.code, status.message))
+        }
+    }
+}
+
+/// An open watch.
+pub(super) struct Stream {
+    body: Body,
+    frames: Frames,
+}
+
+impl Stream {
+    pub(super) fn new(body: Body) -> Self {
+        Self { body, frames: Frames::default() }
+    }
+
+    /// What the next event says, which must be about an object of this kind.
+    pub(super) async fn next(&mut self, kind: &str) -> Result<Change, End> {
+        match timeout(IDLE_TIMEOUT, self.frames.next(&mut self.body)).await {
+            Err(_) => Err(End::Idle),
+            Ok(Err(error)) => Err(End::Failed(error)),
+            Ok(Ok(None)) => Err(End::Closed),
+            Ok(Ok(Some(frame))) => read(&frame, kind).map_err(End::Failed),
+        }
+    }
+}
+
+fn read(frame: &Bytes, kind: &str) -> Result<Change, String> {
+    let wrong = |error: wire::WireError| format!("cannot read a watch event: {error}");
+    let event = wire::Event::decode(frame.clone()).map_err(|error| wrong(error.into()))?;
+    let open = |kind| wire::open(&event.object.raw, kind).map_err(wrong);
+    Ok(match &event.r#type[..] {
+        b"ADDED" => Change::Added(open(kind)?),
+        b"MODIFIED" => Change::Modified(open(kind)?),
+        b"DELETED" => Change::Deleted(open(kind)?),
+        b"BOOKMARK" => Change::Bookmark(open(kind)?),
+        b"ERROR" => {
+            let status = wire::Status::decode(open("Status")?);
+            Change::Error(status.map_err(|error| wrong(error.into()))?)
+        }
+        other => {
+            let other = String::from_utf8_lossy(other);
+            return Err(format!("unknown type of watch event {other:?}"));
+        }
+    })
+}
+
+/// Cuts a body into frames.
+#[derive(Default)]
+struct Frames {
+    buffer: BytesMut,
+}
+
+impl Frames {
+    /// The next frame without its length, or `None` at the end of the body. Safe to cancel: what
+    /// was read stays in the buffer.
+    async fn next(&mut self, body: &mut Body) -> Result<Option<Bytes>, String> {
+        loop {
+            if let Some(frame) = self.cut()? {
+                return Ok(Some(frame));
+            }
+            match body.frame().await {
+                None if self.buffer.is_empty() => return Ok(None),
+                None => return Err("the stream was cut in the middle of an event".to_owned()),
+                Some(Err(error)) => return Err(error.to_string()),
+                Some(Ok(frame)) => {
+                    if let Ok(data) = frame.into_data() {
+                        self.buffer.extend_from_slice(&data);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The first frame of the buffer, if all of it is there.
+    fn cut(&mut self) -> Result<Option<Bytes>, String> {
+        let Some(prefix) = self.buffer.first_chunk::<PREFIX>() else {
+            return Ok(None);
+        };
+        let length = usize::try_from(u32::from_be_bytes(*prefix)).unwrap_or(usize::MAX);
+        if length > LONGEST_EVENT {
+            return Err(format!(
+                "an event claims to be {length} bytes long, and {LONGEST_EVENT} is the limit: {}",
+                wire::excerpt(&self.buffer)
+            ));
+        }
+        if self.buffer.len() < PREFIX + length {
+            self.buffer.reserve(PREFIX + length - self.buffer.len());
+            return Ok(None);
+        }
+        self.buffer.advance(PREFIX);
+        Ok(Some(self.buffer.split_to(length).freeze()))
+    }
+}

@@ -1,0 +1,132 @@
+//! Lists in pages, from a server that does not stream them; and the watch, which is the same
+//! after either.
+
+use super::*;
+
+#[tokio::test(start_paused = true)]
+async fn a_list_is_taken_page_by_page_and_watched_from() {
+    let script = [
+        refused(),
+        page("10", "to ken", &[("a", 1)]),
+        page("10", "", &[("c", 3)]),
+        Reply::Silence(vec![added_b(), deleted_a()]),
+    ];
+    let played = play(script, 5).await;
+    let expected = ["a by List", "c by List", "only [1, 3]", "b by Watch", "a gone"];
+    assert_eq!(played.log, expected);
+    assert_eq!(played.lists, 1);
+    assert_eq!(played.asked(1), "/api/v1/things?limit=500&fieldSelector=x");
+    assert_eq!(played.asked(2), "/api/v1/things?limit=500&fieldSelector=x&continue=to+ken");
+    let watch = played.asked(3);
+    assert!(watch.contains("watch=true&allowWatchBookmarks=true&timeoutSeconds="), "{watch}");
+    assert!(watch.contains("&resourceVersion=10&fieldSelector=x"), "{watch}");
+    assert_eq!(played.requests.len(), 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn events_may_be_cut_anywhere() {
+    let whole = [added_b(), deleted_a()].concat();
+    for at in 0..=whole.len() {
+        let (one, two) = whole.split_at(at);
+        let pieces = vec![Bytes::copy_from_slice(one), Bytes::copy_from_slice(two)];
+        let script = [refused(), page("10", "", &[]), Reply::Silence(pieces)];
+        let log = play(script, 5).await.log;
+        assert_eq!(log, ["only []", "b by Watch", "a gone"]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_closed_watch_goes_on_at_the_last_version_without_a_list() {
+    let script = [
+        refused(),
+        page("10", "", &[]),
+        Reply::Pieces(vec![added_b()]),
+        Reply::Pieces(vec![bookmark()]),
+        Reply::Hang,
+    ];
+    let played = play(script, 5).await;
+    assert_eq!(played.lists, 1);
+    assert!(played.asked(3).contains("resourceVersion=11&"), "{}", played.asked(3));
+    assert!(played.asked(4).contains("resourceVersion=20&"), "{}", played.asked(4));
+    assert_eq!(played.second(4), 0, "at once");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_expired_version_leads_to_a_new_list_in_both_forms() {
+    let gone = || Reply::Answer(410, status(410, "too old"));
+    for reply in [Reply::Pieces(vec![error(410, "too old")]), gone()] {
+        let script = [
+            refused(),
+            page("10", "", &[("a", 1)]),
+            reply,
+            page("30", "", &[("c", 3)]),
+            Reply::Hang,
+        ];
+        let played = play(script, 5).await;
+        assert_eq!(played.lists, 2);
+        assert_eq!(played.told("only [3]"), 1, "what the list lacks is gone: {:?}", played.log);
+        assert!(!played.asked(3).contains("sendInitialEvents"), "the refusal is remembered");
+        assert!(played.asked(4).contains("resourceVersion=30&"), "{}", played.asked(4));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_token_that_expires_in_mid_list_starts_the_list_anew() {
+    let script = [
+        refused(),
+        page("10", "more", &[("a", 1)]),
+        Reply::Answer(410, Bytes::new()),
+        page("11", "", &[("a", 1)]),
+        Reply::Hang,
+    ];
+    let played = play(script, 5).await;
+    assert_eq!(played.lists, 1);
+    assert!(!played.asked(3).contains("continue"));
+    assert_eq!(played.log.iter().filter(|line| line.starts_with("only")).count(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_wait_is_bounded() {
+    // A page that hangs, a watch that does not answer, a watch that goes silent.
+    let script = [
+        refused(),
+        Reply::Hang,
+        page("10", "", &[]),
+        Reply::Hang,
+        Reply::Silence(vec![added_b()]),
+        Reply::Hang,
+    ];
+    let played = play(script, 200).await;
+    assert!((60..=61).contains(&played.second(2)), "{:?}", played.requests);
+    assert!((75..=77).contains(&played.second(4)), "{:?}", played.requests);
+    assert!((150..=153).contains(&played.second(5)), "{:?}", played.requests);
+    assert!(played.asked(5).contains("resourceVersion=11&"), "{:?}", played.requests);
+}
+
+#[tokio::test(start_paused = true)]
+async fn failures_are_retried_with_growing_pauses_and_for_ever() {
+    let failing = (0..50).map(|_| Reply::Answer(500, Bytes::new()));
+    let played = play([refused()].into_iter().chain(failing).chain([page("10", "", &[])]), 3600);
+    let played = played.await;
+    assert_eq!(played.lists, 1);
+    let apart = played.second(51) - played.second(49);
+    assert!((8..=16).contains(&apart), "at most 8 s apart: {:?}", played.requests);
+    assert!(played.second(6) < 10, "and quickly at first: {:?}", played.requests);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_keeps_failing_does_not_spin() {
+    let mut script = vec![refused(), page("10", "", &[])];
+    for _ in 0..20 {
+        script.push(Reply::Pieces(vec![error(500, "etcd")]));
+        script.push(Reply::Answer(503, Bytes::new()));
+        script.push(Reply::Break(vec![added_b().slice(..17)]));
+        script.push(Reply::Other("text/html", "<html>a proxy's page</html>\n".into()));
+        script.push(Reply::Pieces(vec![]));
+    }
+    let played = play(script, 3600).await;
+    assert_eq!(played.lists, 1, "no new list: the version is still good");
+    assert!(played.requests.len() > 102, "and it never gives up");
+    assert!(played.second(102) > 300, "{:?}", played.requests[102]);
+    assert!(played.log.iter().all(|line| !line.contains("by Watch")));
+}

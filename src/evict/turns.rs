@@ -1,0 +1,130 @@
+//! Whose turn it is: evictions that are due, handed out fairly.
+//!
+//! Nodes take turns, so that a node with many pods does not hold up the others. First tries come
+//! before retries, so that pods whose deletion hangs at some webhook do not hold up those whose
+//! deletion would succeed; but every fourth turn is a retry's, so that they are not held up for
+//! ever either.
+
+use std::collections::VecDeque;
+
+use ahash::AHashMap;
+
+use crate::model::NodeName;
+
+/// One turn in so many is a retry's while both wait.
+const RETRY_TURN: u32 = 4;
+
+/// What waits for its turn. Bounded by the number of pods: one entry each.
+#[derive(Debug)]
+pub struct Turns<T> {
+    first_tries: Round<T>,
+    retries: Round<T>,
+    turn: u32,
+}
+
+/// Queues of nodes that take turns.
+#[derive(Debug)]
+struct Round<T> {
+    nodes: VecDeque<NodeName>,
+    waiting: AHashMap<NodeName, VecDeque<T>>,
+}
+
+impl<T> Default for Round<T> {
+    fn default() -> Self {
+        Self { nodes: VecDeque::new(), waiting: AHashMap::new() }
+    }
+}
+
+impl<T> Default for Turns<T> {
+    fn default() -> Self {
+        Self { first_tries: Round::default(), retries: Round::default(), turn: 0 }
+    }
+}
+
+impl<T> Turns<T> {
+    /// Queues `item` of `node`.
+    pub fn push(&mut self, node: &NodeName, is_retry: bool, item: T) {
+        let round = if is_retry { &mut self.retries } else { &mut self.first_tries };
+        round.push(node, item);
+    }
+
+    /// Takes the item whose turn it is.
+    pub fn pop(&mut self) -> Option<T> {
+        self.turn = (self.turn + 1) % RETRY_TURN;
+        if self.turn == 0 {
+            self.retries.pop().or_else(|| self.first_tries.pop())
+        } else {
+            self.first_tries.pop().or_else(|| self.retries.pop())
+        }
+    }
+}
+
+impl<T> Round<T> {
+    fn push(&mut self, node: &NodeName, item: T) {
+        if let Some(queue) = self.waiting.get_mut(node) {
+            queue.push_back(item);
+        } else {
+            self.waiting.insert(node.clone(), VecDeque::from([item]));
+            self.nodes.push_back(node.clone());
+        }
+    }
+
+    fn pop(&mut self) -> Option<T> {
+        let node = self.nodes.pop_front()?;
+        let queue = self.waiting.get_mut(&node)?;
+        let item = queue.pop_front();
+        if queue.is_empty() {
+            self.waiting.remove(&node);
+        } else {
+            self.nodes.push_back(node);
+        }
+        item
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all(turns: &mut Turns<&'static str>) -> Vec<&'static str> {
+        std::iter::from_fn(|| turns.pop()).collect()
+    }
+
+    #[test]
+    fn nodes_take_turns_and_each_keeps_its_order() {
+        let mut turns = Turns::default();
+        let (a, b) = (NodeName::from("a"), NodeName::from("b"));
+        for item in ["a1", "a2", "a3", "a4"] {
+            turns.push(&a, false, item);
+        }
+        for item in ["b1", "b2"] {
+            turns.push(&b, false, item);
+        }
+        assert_eq!(all(&mut turns), ["a1", "b1", "a2", "b2", "a3", "a4"]);
+        assert_eq!(turns.pop(), None);
+    }
+
+    #[test]
+    fn first_tries_come_first_and_every_fourth_turn_is_a_retrys() {
+        let mut turns = Turns::default();
+        let node = NodeName::from("a");
+        for item in ["r1", "r2", "r3"] {
+            turns.push(&node, true, item);
+        }
+        for item in ["f1", "f2", "f3", "f4"] {
+            turns.push(&node, false, item);
+        }
+        assert_eq!(all(&mut turns), ["f1", "f2", "f3", "r1", "f4", "r2", "r3"]);
+    }
+
+    #[test]
+    fn a_node_that_comes_back_queues_behind_the_others() {
+        let mut turns = Turns::default();
+        let (a, b) = (NodeName::from("a"), NodeName::from("b"));
+        turns.push(&a, false, "a1");
+        assert_eq!(turns.pop(), Some("a1"));
+        turns.push(&b, false, "b1");
+        turns.push(&a, false, "a2");
+        assert_eq!(all(&mut turns), ["b1", "a2"]);
+    }
+}

@@ -1,0 +1,100 @@
+//! Taints and tolerations, as the scheduler and the node lifecycle need them.
+
+use serde_json::{Value, json};
+
+use crate::sim::embedded::object::{at, list, text};
+
+/// Whether the toleration is for the taint.
+fn tolerates(toleration: &Value, taint: &Value) -> bool {
+    let (key, effect) = (text(toleration, &["key"]), text(toleration, &["effect"]));
+    if !effect.is_empty() && effect != text(taint, &["effect"]) {
+        return false;
+    }
+    if !key.is_empty() && key != text(taint, &["key"]) {
+        return false;
+    }
+    let (wanted, is) = (text(toleration, &["value"]), text(taint, &["value"]));
+    let numbers = || Some((is.parse::<i64>().ok()?, wanted.parse::<i64>().ok()?));
+    match text(toleration, &["operator"]) {
+        "Exists" => true,
+        "" | "Equal" => !key.is_empty() && wanted == is,
+        "Lt" => numbers().is_some_and(|(is, wanted)| is < wanted),
+        "Gt" => numbers().is_some_and(|(is, wanted)| is > wanted),
+        _ => false,
+    }
+}
+
+/// The first taint that keeps the pod from being scheduled onto the node.
+pub(super) fn repelling<'a>(node: &'a Value, pod: &Value) -> Option<&'a Value> {
+    let tolerations = list(pod, &["spec", "tolerations"]);
+    list(node, &["spec", "taints"]).iter().find(|taint| {
+        matches!(text(taint, &["effect"]), "NoSchedule" | "NoExecute")
+            && !tolerations.iter().any(|toleration| tolerates(toleration, taint))
+    })
+}
+
+/// Whether the node has a taint with this key and effect.
+pub(super) fn has(node: &Value, key: &str, effect: &str) -> bool {
+    list(node, &["spec", "taints"]).iter().any(|taint| is(taint, key, effect))
+}
+
+/// Whether the taint has this key and effect.
+pub(super) fn is(taint: &Value, key: &str, effect: &str) -> bool {
+    text(taint, &["key"]) == key && text(taint, &["effect"]) == effect
+}
+
+/// A taint that is put on at `since`.
+pub(super) fn taint(key: &str, effect: &str, since: &str) -> Value {
+    json!({"key": key, "effect": effect, "timeAdded": since})
+}
+
+/// The taints of a node, to be changed.
+pub(super) fn taints(node: &Value) -> Vec<Value> {
+    at(node, &["spec", "taints"]).as_array().cloned().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn repels(toleration: &Value) -> bool {
+        let taint = json!({"key": "k", "value": "5", "effect": "NoExecute"});
+        let node = json!({"spec": {"taints": [taint]}});
+        repelling(&node, &json!({"spec": {"tolerations": [toleration]}})).is_some()
+    }
+
+    #[test]
+    fn a_toleration_is_for_the_taints_that_it_names() {
+        for toleration in [
+            json!({"operator": "Exists"}),
+            json!({"key": "k", "operator": "Exists"}),
+            json!({"key": "k", "value": "5"}),
+            json!({"key": "k", "operator": "Equal", "value": "5", "effect": "NoExecute"}),
+            json!({"key": "k", "operator": "Lt", "value": "6"}),
+            json!({"key": "k", "operator": "Gt", "value": "4"}),
+        ] {
+            assert!(!repels(&toleration), "{toleration}");
+        }
+    }
+
+    #[test]
+    fn a_toleration_is_not_for_others() {
+        for toleration in [
+            json!({"value": "5"}),
+            json!({"key": "j", "operator": "Exists"}),
+            json!({"key": "k", "value": "6"}),
+            json!({"key": "k", "operator": "Exists", "effect": "NoSchedule"}),
+            json!({"key": "k", "operator": "Lt", "value": "5"}),
+            json!({"key": "k", "operator": "Gt", "value": "many"}),
+            json!({"key": "k", "operator": "Near", "value": "5"}),
+        ] {
+            assert!(repels(&toleration), "{toleration}");
+        }
+    }
+
+    #[test]
+    fn a_preference_does_not_repel() {
+        let node = json!({"spec": {"taints": [{"key": "k", "effect": "PreferNoSchedule"}]}});
+        assert_eq!(repelling(&node, &json!({})), None);
+    }
+}

@@ -1,0 +1,139 @@
+//! Pods and nodes in protobuf: what ostrakon asks for.
+//!
+//! An object is written with the fields that ostrakon reads and without all others. That is no
+//! matter to who asks for this form alone; a client that takes JSON too gets JSON, and all of it.
+
+use hyper::body::Bytes;
+use jiff::Timestamp;
+use prost::Message;
+use serde_json::Value;
+
+use crate::cluster::wire;
+use crate::sim::embedded::error::ApiError;
+use crate::sim::embedded::object::{at, list, meta, number, text};
+use crate::sim::embedded::resource::Resource;
+
+/// Whether objects of this resource can be written in protobuf.
+pub(super) fn serves(resource: Resource) -> bool {
+    matches!(resource, Resource::Pods | Resource::Nodes)
+}
+
+/// The envelope of an object.
+pub(super) fn object(resource: Resource, object: &Value) -> Bytes {
+    let kind = resource.spec().kind;
+    if resource == Resource::Pods {
+        wire::seal(kind, &pod(object))
+    } else {
+        wire::seal(kind, &node(object))
+    }
+}
+
+/// The envelope of a list of them. `list` is its metadata.
+pub(super) fn page<'a>(
+    resource: Resource,
+    list: &Value,
+    items: impl Iterator<Item = &'a Value>,
+) -> Bytes {
+    let read = |object| {
+        if resource == Resource::Pods {
+            pod(object).encode_to_vec().into()
+        } else {
+            node(object).encode_to_vec().into()
+        }
+    };
+    let metadata = wire::ListMeta {
+        resource_version: text(list, &["resourceVersion"]).to_owned(),
+        r#continue: text(list, &["continue"]).to_owned(),
+    };
+    let list = wire::List { metadata, items: items.map(read).collect() };
+    wire::seal(&format!("{}List", resource.spec().kind), &list)
+}
+
+/// The envelope of a refusal.
+pub(super) fn status(error: &ApiError) -> Bytes {
+    let status = wire::Status {
+        message: error.message.clone(),
+        reason: error.reason.to_owned(),
+        code: error.code.into(),
+    };
+    wire::seal("Status", &status)
+}
+
+fn pod(object: &Value) -> wire::Pod {
+    let toleration = |toleration: &Value| {
+        let toleration = wire::Toleration {
+            key: bytes(toleration, &["key"]),
+            operator: bytes(toleration, &["operator"]),
+            value: bytes(toleration, &["value"]),
+            effect: bytes(toleration, &["effect"]),
+            toleration_seconds: number(toleration, &["tolerationSeconds"]),
+        };
+        toleration.encode_to_vec().into()
+    };
+    wire::Pod {
+        metadata: metadata(object),
+        spec: wire::PodSpec {
+            node_name: bytes(object, &["spec", "nodeName"]),
+            tolerations: list(object, &["spec", "tolerations"]).iter().map(toleration).collect(),
+        },
+        status: wire::PodStatus {
+            phase: bytes(object, &["status", "phase"]),
+            conditions: conditions(object),
+        },
+    }
+}
+
+fn node(object: &Value) -> wire::Node {
+    let taint = |taint: &Value| wire::Taint {
+        key: bytes(taint, &["key"]),
+        value: bytes(taint, &["value"]),
+        effect: bytes(taint, &["effect"]),
+        time_added: time(taint, &["timeAdded"]),
+    };
+    wire::Node {
+        metadata: metadata(object),
+        spec: wire::NodeSpec {
+            taints: list(object, &["spec", "taints"]).iter().map(taint).collect(),
+        },
+        status: wire::NodeStatus { conditions: conditions(object) },
+    }
+}
+
+fn metadata(object: &Value) -> wire::ObjectMeta {
+    let field = |name| Bytes::from(meta(object, name).to_owned());
+    let annotations = at(object, &["metadata", "annotations"]).as_object().into_iter().flatten();
+    let entry = |(key, value): (&String, &Value)| wire::MapEntry {
+        key: key.clone().into(),
+        value: value.as_str().unwrap_or_default().to_owned().into(),
+    };
+    wire::ObjectMeta {
+        name: field("name"),
+        namespace: field("namespace"),
+        uid: field("uid"),
+        resource_version: field("resourceVersion"),
+        generation: number(object, &["metadata", "generation"]).unwrap_or(0),
+        creation_timestamp: time(object, &["metadata", "creationTimestamp"]),
+        deletion_timestamp: time(object, &["metadata", "deletionTimestamp"]),
+        annotations: annotations.map(entry).collect(),
+    }
+}
+
+fn conditions(object: &Value) -> Vec<wire::Condition> {
+    let condition = |condition: &Value| wire::Condition {
+        r#type: bytes(condition, &["type"]),
+        status: bytes(condition, &["status"]),
+        last_transition_time: time(condition, &["lastTransitionTime"]),
+        reason: bytes(condition, &["reason"]),
+        message: bytes(condition, &["message"]),
+    };
+    list(object, &["status", "conditions"]).iter().map(condition).collect()
+}
+
+fn bytes(object: &Value, path: &[&str]) -> Bytes {
+    text(object, path).to_owned().into()
+}
+
+fn time(object: &Value, path: &[&str]) -> Option<wire::Time> {
+    let moment: Timestamp = text(object, path).parse().ok()?;
+    Some(wire::Time { seconds: Some(moment.as_second()) })
+}

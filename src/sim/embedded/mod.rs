@@ -1,0 +1,74 @@
+//! An API server in the process: the part of the Kubernetes API that ostrakon, hollow kubelets and
+//! `kubectl` use, over memory, with a clock and with faults that the caller owns.
+//!
+//! What a client acts on (codes, reasons, versions, the order of watch events) follows
+//! kube-apiserver 1.36; where that is silent or long, the text is shorter here. There are no users,
+//! no permissions and no TLS: it is for loopback and for tests.
+//!
+//! ```
+//! use ostrakon::clock::Clock;
+//! use ostrakon::sim::embedded::{Controllers, Embedded, Options, Resource, Settings};
+//! use serde_json::json;
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let cluster = Embedded::new(Clock::system(), Options::default());
+//! let controllers = Controllers::start(cluster.store(), &Settings::default());
+//! cluster.store().insert(Resource::Nodes, json!({"metadata": {"name": "n1"}}))?;
+//! let served = cluster.serve(([127, 0, 0, 1], 0).into()).await?;
+//! println!("{}", served.kubeconfig());
+//! served.stop().await;
+//! controllers.stop().await;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! The parts, from the outside in:
+//!
+//! - `cluster`: both ways to talk to it, over loopback and without sockets;
+//! - `faults`, `operation`: what goes wrong on the way, and with which requests;
+//! - `http`: paths, forms of answers, watches, discovery;
+//! - `controllers`: what else runs in a control plane;
+//! - `write`, `checks`, `admission`, `deletion`, `eviction`, `budget`, `patch`, `strategic`: what a
+//!   request does to an object, without I/O;
+//! - `store`, `listing`, `history`, `selector`: what is there, what was there, what changed;
+//! - `resource`, `object`, `error`: the words that all of them use.
+
+mod admission;
+mod budget;
+mod checks;
+mod cluster;
+mod controllers;
+mod deletion;
+mod error;
+mod eviction;
+mod faults;
+mod history;
+mod http;
+#[cfg(test)]
+mod http_tests;
+mod listing;
+mod object;
+mod operation;
+mod patch;
+mod resource;
+mod selector;
+mod store;
+#[cfg(test)]
+mod store_tests;
+mod strategic;
+mod write;
+
+pub use cluster::{Embedded, Served};
+pub use controllers::{Controllers, Settings};
+pub use deletion::DeleteOptions;
+pub use error::ApiError;
+pub use faults::{Fault, Faults, Rule, RuleId};
+pub use history::{Change, Seen};
+pub use listing::{AtVersion, Page, Paging};
+pub use operation::{Operation, Verb};
+pub use patch::Patch;
+pub use resource::{Resource, Spec};
+pub use selector::Selector;
+pub use store::{Options, Store};
+pub use write::{Deleted, Part};

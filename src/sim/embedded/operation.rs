@@ -1,0 +1,32 @@
+//! What a request asks for, as far as fault rules and logs make a difference.
+
+use super::resource::Resource;
+
+/// What is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs)]
+pub enum Verb {
+    Get,
+    List,
+    Watch,
+    Create,
+    Update,
+    Patch,
+    Delete,
+    DeleteCollection,
+}
+
+/// What is done, and to what.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Operation {
+    /// What is done.
+    pub verb: Verb,
+    /// To which resource; `None` for discovery, health checks and the like.
+    pub resource: Option<Resource>,
+    /// To which subresource; empty for the object itself.
+    pub subresource: String,
+    /// In which namespace; empty for all of them, and where there are none.
+    pub namespace: String,
+    /// To which object; empty for collections and creations.
+    pub name: String,
+}

@@ -1,0 +1,83 @@
+//! Follows one resource for ever, through cuts, errors and servers that fall silent.
+//!
+//! kube's watcher knows how to list and how to resume. It leaves three things to its user, and
+//! they are here: pauses after errors, a limit on how long a list may take, and a fresh start
+//! where the server will not resume.
+
+use std::fmt::Debug;
+use std::time::Duration;
+
+use futures::StreamExt;
+use kube::Api;
+use kube::runtime::watcher::{self, Event, watcher};
+use serde::de::DeserializeOwned;
+use tokio::sync::mpsc;
+use tokio::time::{sleep, timeout};
+use tracing::debug;
+
+use super::pause::Pause;
+
+/// For how long the server keeps one watch open, in seconds. A connection that died unnoticed is
+/// found out a few seconds after that.
+const WATCH_SECONDS: u32 = 60;
+
+/// A watch that brought nothing for so long is begun afresh: the wait for its response headers
+/// has no limit of its own.
+const WATCH_PATIENCE: Duration = Duration::from_secs(150);
+
+/// Sends each event of the resource to `events`, until nobody listens any more.
+///
+/// `list_patience` is how long the answer to one list request may take.
+pub(super) async fn follow<K>(
+    api: Api<K>,
+    selector: Option<&'static str>,
+    list_patience: Duration,
+    events: mpsc::Sender<Event<K>>,
+) where
+    K: kube::Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
+{
+    let mut config = watcher::Config::default().timeout(WATCH_SECONDS);
+    if let Some(selector) = selector {
+        config = config.fields(selector);
+    }
+    let mut pause = Pause::default();
+    loop {
+        let mut stream = watcher(api.clone(), config.clone()).boxed();
+        let mut listing = true;
+        loop {
+            let patience = if listing { list_patience } else { WATCH_PATIENCE };
+            match timeout(patience, stream.next()).await {
+                Ok(Some(Ok(event))) => {
+                    match &event {
+                        Event::Init => listing = true,
+                        Event::InitDone => listing = false,
+                        Event::InitApply(_) | Event::Apply(_) | Event::Delete(_) => {}
+                    }
+                    if !matches!(event, Event::Init) {
+                        pause = Pause::default();
+                    }
+                    if events.send(event).await.is_err() {
+                        return;
+                    }
+                }
+                Ok(Some(Err(error))) => {
+                    debug!(kind = %K::kind(&()), %error, "watch broke");
+                    sleep(pause.next()).await;
+                    if is_expired(&error) {
+                        break;
+                    }
+                }
+                Ok(None) | Err(_) => {
+                    debug!(kind = %K::kind(&()), listing, "watch fell silent");
+                    sleep(pause.next()).await;
+                    break;
+                }
+            }
+        }
+    }
+}
+
+/// The version from which to resume is too old: the watcher would ask for it again and again.
+fn is_expired(error: &watcher::Error) -> bool {
+    matches!(error, watcher::Error::WatchStartFailed(kube::Error::Api(status)) if status.code == 410)
+}

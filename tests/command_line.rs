@@ -1,0 +1,219 @@
+//! What the program says when it cannot start, as far as that takes no cluster: one line with the
+//! cause and the remedy, and an exit code that tells wrong usage (2) from the rest (1).
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
+#[path = "harness/program.rs"]
+#[allow(unreachable_pub, reason = "the harness compiles this too")]
+mod program;
+
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::Path;
+use std::time::Duration;
+
+use program::Run;
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+/// Nothing here waits for an answer that never comes.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn folder() -> TempDir {
+    tempfile::tempdir().unwrap()
+}
+
+async fn run_in(folder: &Path, args: &[&str], env: &[(&str, &str)]) -> Run {
+    program::run(folder, args, env, PATIENCE).await.unwrap()
+}
+
+/// Runs it in an empty folder.
+async fn run(args: &[&str]) -> Run {
+    run_in(folder().path(), args, &[]).await
+}
+
+/// It failed with this code, and its one line has all of these words.
+fn assert_complains(run: &Run, code: i32, words: &[&str]) {
+    assert_eq!(run.code(), Some(code), "{run:?}");
+    assert_eq!(run.stdout, "");
+    let line = run.complaint().unwrap();
+    assert!(line.starts_with("error: "), "{line}");
+    for word in words {
+        assert!(line.contains(word), "no {word:?} in: {line}");
+    }
+}
+
+fn kubeconfig(folder: &Path, server: &str) -> String {
+    let path = folder.join("kubeconfig");
+    let text = format!(
+        "{{apiVersion: v1, kind: Config, current-context: c, \
+         contexts: [{{name: c, context: {{cluster: c, user: u}}}}], \
+         clusters: [{{name: c, cluster: {{server: '{server}'}}}}], \
+         users: [{{name: u, user: {{token: t}}}}]}}"
+    );
+    std::fs::write(&path, text).unwrap();
+    path.display().to_string()
+}
+
+#[tokio::test]
+async fn an_unknown_flag_is_wrong_usage() {
+    let run = run(&["run", "--lsten=127.0.0.1:0"]).await;
+    assert_complains(&run, 2, &["unexpected argument '--lsten'", "'--listen'", "--help"]);
+}
+
+#[tokio::test]
+async fn an_unknown_command_is_wrong_usage() {
+    let run = run(&["rnu"]).await;
+    assert_complains(&run, 2, &["unrecognized subcommand 'rnu'", "--help"]);
+}
+
+#[tokio::test]
+async fn no_command_is_wrong_usage_and_shows_what_there_is() {
+    let run = run(&[]).await;
+    assert_eq!((run.code(), run.stdout.as_str()), (Some(2), ""), "{run:?}");
+    assert!(run.stderr.contains("Commands:\n  run "), "{}", run.stderr);
+}
+
+#[tokio::test]
+async fn an_address_that_is_none_is_wrong_usage() {
+    let run = run(&["run", "--listen=8080"]).await;
+    assert_complains(&run, 2, &["'8080' for '--listen <ADDR:PORT>'", "--help"]);
+}
+
+#[tokio::test]
+async fn a_log_level_that_is_none_is_wrong_usage() {
+    for level in ["loud", "ostrakon=loud", "info,=debug"] {
+        let run = run(&["run", &format!("--log-level={level}")]).await;
+        assert_complains(&run, 2, &["--log-level", level, "give off, error, warn, info"]);
+    }
+}
+
+#[tokio::test]
+async fn without_any_kubeconfig_it_says_how_to_name_one() {
+    let run = run(&["run"]).await;
+    assert_complains(&run, 1, &["no cluster found", "--kubeconfig", "KUBECONFIG"]);
+}
+
+#[tokio::test]
+async fn a_kubeconfig_that_is_not_there_is_named() {
+    let run = run(&["run", "--kubeconfig=nowhere/config"]).await;
+    assert_complains(&run, 1, &["nowhere/config", "No such file", "--kubeconfig"]);
+}
+
+#[tokio::test]
+async fn a_kubeconfig_variable_that_leads_nowhere_is_not_passed_over() {
+    let folder = folder();
+    let run = run_in(folder.path(), &["run"], &[("KUBECONFIG", "nowhere/config")]).await;
+    assert_complains(&run, 1, &["nowhere/config", "--kubeconfig"]);
+}
+
+#[tokio::test]
+async fn a_kubeconfig_that_is_none_is_named() {
+    let folder = folder();
+    for text in ["", "[1, 2", "just: something", "\u{0}\u{1}"] {
+        std::fs::write(folder.path().join("config"), text).unwrap();
+        let run = run_in(folder.path(), &["run", "--kubeconfig=config"], &[]).await;
+        assert_complains(&run, 1, &["kubeconfig config", "--kubeconfig"]);
+    }
+}
+
+#[tokio::test]
+async fn a_kubeconfig_that_cannot_be_parsed_is_not_shown() {
+    let folder = folder();
+    let text = "users:\n- {name: u, user: {token: s3cr3t}\nclusters: []\n";
+    std::fs::write(folder.path().join("config"), text).unwrap();
+    for (args, env) in [
+        (&["run", "--kubeconfig=config"][..], &[][..]),
+        (&["run"], &[("KUBECONFIG", "config")]),
+        (&["run", "--context=c"], &[("KUBECONFIG", "config")]),
+    ] {
+        let run = run_in(folder.path(), args, env).await;
+        assert_complains(&run, 1, &["kubeconfig", "line ", "--kubeconfig"]);
+        assert!(!run.stderr.contains("s3cr3t"), "{run:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_unknown_context_is_named_beside_those_that_there_are() {
+    let folder = folder();
+    let config = kubeconfig(folder.path(), "https://127.0.0.1:1");
+    let named = format!("--kubeconfig={config}");
+    let run = run_in(folder.path(), &["run", &named, "--context=prod"], &[]).await;
+    assert_complains(&run, 1, &["has no context \"prod\"", "--context: c"]);
+    let env = [("KUBECONFIG", config.as_str())];
+    let run = run_in(folder.path(), &["run", "--context=prod"], &env).await;
+    assert_complains(&run, 1, &["has no context \"prod\"", "--context: c"]);
+}
+
+#[tokio::test]
+async fn a_server_that_nobody_listens_on_is_named() {
+    // Bound, so that it is nobody else's, and not listened on.
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+    let free = socket.local_addr().unwrap();
+    let folder = folder();
+    let config = kubeconfig(folder.path(), &format!("https://{free}"));
+    let run = run_in(folder.path(), &["run", &format!("--kubeconfig={config}")], &[]).await;
+    let server = free.to_string();
+    assert_complains(&run, 1, &["cannot reach the API server", &server, "refused", "check"]);
+}
+
+#[tokio::test]
+async fn a_server_whose_name_is_unknown_is_named() {
+    let folder = folder();
+    let config = kubeconfig(folder.path(), "https://no-such-host.invalid:6443");
+    let run = run_in(folder.path(), &["run", &format!("--kubeconfig={config}")], &[]).await;
+    assert_complains(&run, 1, &["cannot reach the API server", "no-such-host.invalid", "check"]);
+}
+
+#[tokio::test]
+async fn a_server_that_is_silent_is_given_up_in_time() {
+    // Connections are taken by the kernel, and nobody answers.
+    let silent = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let folder = folder();
+    let server = silent.local_addr().unwrap().to_string();
+    let config = kubeconfig(folder.path(), &format!("http://{server}"));
+    let run = run_in(folder.path(), &["run", &format!("--kubeconfig={config}")], &[]).await;
+    assert_complains(&run, 1, &["cannot reach the API server", &server, "no answer within 15s"]);
+}
+
+#[tokio::test]
+async fn a_server_that_is_no_api_server_is_named() {
+    let web = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let server = web.local_addr().unwrap().to_string();
+    tokio::spawn(async move {
+        let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n<html>";
+        while let Ok((mut connection, _)) = web.accept().await {
+            let mut request = [0; 8192];
+            let _ = connection.read(&mut request).await;
+            let _ = connection.write_all(answer).await;
+        }
+    });
+    let folder = folder();
+    let config = kubeconfig(folder.path(), &format!("http://{server}"));
+    let run = run_in(folder.path(), &["run", &format!("--kubeconfig={config}")], &[]).await;
+    assert_complains(&run, 1, &["cannot ask the API server at", &server, "check that it is one"]);
+}
+
+#[tokio::test]
+async fn help_names_every_flag_with_its_default() {
+    let run = run(&["run", "--help"]).await;
+    assert_eq!((run.code(), run.stderr.as_str()), (Some(0), ""), "{run:?}");
+    for words in [
+        "--kubeconfig <FILE>",
+        "[default: KUBECONFIG, then ~/.kube/config, then the pod's service account]",
+        "--context <NAME>",
+        "[default: its current context]",
+        "--listen <ADDR:PORT>",
+        "[default: 127.0.0.1:8080]",
+        "--compat <COMPAT>",
+        "[default: none]",
+        "--log-format <LOG_FORMAT>",
+        "[default: text]",
+        "--log-level <LEVEL>",
+        "[default: info]",
+    ] {
+        let text = run.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(text.contains(words), "no {words:?} in: {}", run.stdout);
+    }
+    assert!(run.stdout.lines().all(|line| line.chars().count() <= 100), "{}", run.stdout);
+}

@@ -1,0 +1,91 @@
+//! Documents that must not fall behind the code.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+const PREFIXES: [&str; 3] = ["ostrakon_", "taint_eviction_controller_", "workqueue_"];
+
+/// Every text in quotes of this kind that is the name of a metric.
+fn metric_names(text: &str, quote: char) -> BTreeSet<String> {
+    text.split(quote)
+        .skip(1)
+        .step_by(2)
+        .filter(|word| PREFIXES.iter().any(|prefix| word.starts_with(prefix)))
+        .filter(|word| word.chars().all(|c| c.is_ascii_lowercase() || c == '_'))
+        .map(str::to_owned)
+        .collect()
+}
+
+/// The sources of the rooms that register metrics, without their tests.
+fn sources(folder: &Path, names: &mut BTreeSet<String>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            sources(&path, names);
+        } else if path.file_name().is_some_and(|name| name == "metrics.rs" || name == "events.rs") {
+            // Line by line: an odd number of quotes in a comment must not shift the rest.
+            let text = fs::read_to_string(&path).unwrap();
+            names.extend(text.lines().flat_map(|line| metric_names(line, '"')));
+        }
+    }
+}
+
+#[test]
+fn every_metric_is_documented_and_no_other() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut code = BTreeSet::new();
+    for room in ["cluster", "controller", "evict", "observe"] {
+        sources(&root.join("src").join(room), &mut code);
+    }
+    assert!(code.len() > 15, "the sources were not found: {code:?}");
+    let document = fs::read_to_string(root.join("docs/metrics.md")).unwrap();
+    let documented = metric_names(&document, '`');
+    assert_eq!(documented, code);
+}
+
+#[test]
+fn every_line_of_the_demo_is_documented() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let code = fs::read_to_string(root.join("src/cli/demo/tell.rs")).unwrap();
+    let (_, lines) = code.split_once("pub(super) enum Line {").unwrap();
+    let (lines, _) = lines.split_once("\n}").unwrap();
+    let kinds = lines.lines().filter_map(|line| {
+        let name = line.strip_prefix("    ")?.split([' ', '(']).next()?;
+        name.starts_with(char::is_uppercase).then(|| name.to_lowercase())
+    });
+    let kinds: BTreeSet<_> = kinds.collect();
+    let document = fs::read_to_string(root.join("docs/demo.md")).unwrap();
+    let rows = document.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
+    let documented: BTreeSet<_> = rows.map(str::to_owned).collect();
+    assert!(kinds.len() > 8, "the lines were not found: {kinds:?}");
+    assert_eq!(documented, kinds);
+}
+
+#[test]
+fn the_command_line_reference_is_current() {
+    let mut page = String::from(
+        "# Command line\n\nMade from the program; `UPDATE_DOCS=1 cargo test --test docs` brings it up \
+         to date.\n",
+    );
+    for arguments in [&["--help"][..], &["run", "--help"], &["demo", "--help"]] {
+        let help = Command::new(env!("CARGO_BIN_EXE_ostrakon")).args(arguments).output().unwrap();
+        assert!(help.status.success());
+        let text = String::from_utf8(help.stdout).unwrap();
+        let lines: Vec<_> = text.lines().map(str::trim_end).collect();
+        let title = arguments.strip_suffix(&["--help"]).unwrap_or_default().join(" ");
+        let title = format!("ostrakon {title}");
+        let lines = lines.join("\n");
+        writeln!(page, "\n## {}\n\n```text\n{lines}\n```", title.trim()).unwrap();
+    }
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/cli.md");
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        fs::write(&path, &page).unwrap();
+    }
+    let written = fs::read_to_string(&path).unwrap_or_default();
+    assert!(written == page, "docs/cli.md is stale: run UPDATE_DOCS=1 cargo test --test docs");
+}

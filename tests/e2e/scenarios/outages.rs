@@ -1,0 +1,193 @@
+//! The API server, or the view of it, is gone for a while.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use futures::try_join;
+use kube::api::{Patch, PatchParams};
+use ostrakon::clock::system_time;
+use serde_json::json;
+
+use super::evidence::{
+    LATE, QUIET, SOON, deleted_not_before, only_these_evicted, only_these_evicted_of_those_tried,
+    seconds, this_second,
+};
+use crate::ctx::{Ctx, Scenario, trial};
+use crate::harness::cluster::pod;
+use crate::harness::ostrakon::Launch;
+use crate::harness::{Fault, How, Match, Ostrakon, User, Verb, no_execute, wait};
+
+pub(super) fn trials() -> Vec<Scenario> {
+    vec![
+        trial!(an_api_server_that_is_restarted_delays_and_changes_nothing).alone(),
+        trial!(an_api_server_that_is_killed_delays_and_changes_nothing).alone(),
+        trial!(behind_a_cut_watch_only_what_is_still_condemned_goes).alone(),
+        trial!(behind_a_cut_pod_watch_new_tolerations_count).alone(),
+    ]
+}
+
+async fn an_api_server_that_is_restarted_delays_and_changes_nothing(ctx: &Ctx) -> Result<()> {
+    the_api_server_is_away(ctx, How::Graceful).await
+}
+
+async fn an_api_server_that_is_killed_delays_and_changes_nothing(ctx: &Ctx) -> Result<()> {
+    the_api_server_is_away(ctx, How::Kill).await
+}
+
+async fn the_api_server_is_away(ctx: &Ctx, how: How) -> Result<()> {
+    let bed = ctx.bed();
+    let arena = ctx.arena().await?;
+    let ostrakon = Ostrakon::start(bed).await?;
+    let witness = arena.witness().await?;
+    let (n, mended, late) =
+        (arena.node("n").await?, arena.node("mended").await?, arena.node("late").await?);
+    let an_hour_ago = this_second() - seconds(3600);
+    let counting = |name: &str, node, seconds| {
+        pod(name).on(node).grace(0).scheduled_at(an_hour_ago).tolerates_for("k", seconds)
+    };
+    let soon = arena.create(counting("soon", &n, 5)).await?;
+    let far = arena.create(counting("far", &n, 16)).await?;
+    let forever = arena.create(pod("forever").on(&n).tolerates("k")).await?;
+    let saved = arena.create(counting("saved", &mended, 16)).await?;
+    let victim = arena.create(pod("victim").on(&late).grace(0)).await?;
+    let added = this_second();
+    arena.taint(&n, no_execute("k").added_at(added)).await?;
+    arena.taint(&mended, no_execute("k")).await?;
+    let all = [&soon, &far, &forever, &saved, &victim];
+    witness.never_deleted_until(all, added + seconds(2)).await?;
+
+    bed.stop_apiserver(how).await?;
+    // One deadline passes while nobody is there.
+    let soon_at = added + seconds(5);
+    let left = soon_at.duration_since(system_time()).max(seconds(0));
+    tokio::time::sleep(left.try_into()?).await;
+    bed.start_apiserver().await?;
+    let back = system_time();
+    arena.untaint(&mended, "k").await?;
+    arena.taint(&late, no_execute("k").added_now()).await?;
+
+    let far_at = added + seconds(16);
+    // As long as the server was away, pauses have grown; they start anew with the next pod.
+    let patience = Duration::from_secs(20);
+    try_join!(
+        deleted_not_before(&witness, &soon, soon_at, patience),
+        witness.deleted_between(&far, far_at, far_at.max(back) + LATE),
+        witness.deleted_within([&victim], SOON),
+        witness.never_deleted_until([&forever, &saved], far_at.max(back) + LATE),
+    )?;
+    only_these_evicted(bed, &arena, &[&soon, &far, &victim]).await?;
+    ostrakon.stop().await?;
+    Ok(())
+}
+
+async fn behind_a_cut_watch_only_what_is_still_condemned_goes(ctx: &Ctx) -> Result<()> {
+    let bed = ctx.bed();
+    let arena = ctx.arena().await?;
+    let proxy = bed.fault_proxy(1).await?;
+    let kubeconfig = bed.kubeconfig_via(&proxy, User::Ostrakon)?;
+    let ostrakon = Launch::new(kubeconfig).start(bed).await?;
+    let witness = arena.witness().await?;
+    let (n, mended, late) =
+        (arena.node("n").await?, arena.node("mended").await?, arena.node("late").await?);
+    let counting = |name: &str, node| pod(name).on(node).grace(0).tolerates_for("k", 6);
+    let condemned = arena.create(counting("condemned", &n)).await?;
+    let forever = arena.create(pod("forever").on(&n).tolerates("k")).await?;
+    let first = arena.create(counting("reborn", &n)).await?;
+    let saved = arena.create(counting("saved", &mended)).await?;
+    let victim = arena.create(pod("victim").on(&late).grace(0)).await?;
+    for node in [&n, &mended] {
+        arena.taint(node, no_execute("k").added_now()).await?;
+    }
+    let deadline = system_time() + seconds(6);
+    let all = [&condemned, &forever, &first, &saved, &victim];
+    witness.never_deleted_for(all, Duration::from_secs(1)).await?;
+
+    let looks = [Verb::Watch, Verb::List];
+    let watches = Match::verbs([Verb::Watch]);
+    proxy.set_rules(vec![Match::verbs(looks).then(Fault::status(503))]);
+    ensure!(proxy.cut(&watches) == 2, "one watch of nodes, one of pods");
+    wait::until("the watches to be known as cut", SOON, async || {
+        let metrics = ostrakon.metrics().await?;
+        Ok((metrics.get("ostrakon_watch_connected") == Some(0.0)).then_some(()))
+    })
+    .await?;
+    arena.untaint(&mended, "k").await?;
+    arena.taint(&late, no_execute("k").added_now()).await?;
+    arena.remove(&first).await?;
+    let second = arena.create(pod("reborn").on(&n).grace(0).tolerates("k")).await?;
+
+    // It knows what it knew, asks the API server before it acts, and that one answers.
+    witness.deleted_within([&condemned], (seconds(6) + LATE).try_into()?).await?;
+    witness.never_deleted_until([&forever, &second, &saved], deadline + seconds(3)).await?;
+    let metrics = ostrakon.metrics().await?;
+    let unconfirmed = metrics.sum("ostrakon_evictions_total", &[("result", "unconfirmed")]);
+    ensure!(unconfirmed >= Some(1.0), "nothing was put off: {unconfirmed:?}");
+
+    proxy.clear();
+    witness.deleted_within([&victim], SOON).await?;
+    witness.never_deleted_for([&forever, &second, &saved], QUIET * 2).await?;
+    only_these_evicted_of_those_tried(bed, &arena, &[&condemned, &victim]).await?;
+    let metrics = ostrakon.metrics().await?;
+    ensure!(metrics.get("ostrakon_watch_connected") == Some(2.0), "{metrics:?}");
+    ensure!(metrics.get("ostrakon_backlog_pods") == Some(0.0), "{metrics:?}");
+
+    // A version that is too old, once by status code and once in the stream.
+    for fault in [Fault::status(410), Fault::WatchError(crate::harness::Answer::new(410))] {
+        let lists = metrics_of_lists(&ostrakon).await?;
+        let expired = watches.clone().then(fault).at_most(2);
+        proxy.set_rules(vec![expired.clone()]);
+        proxy.cut(&watches);
+        wait::until("a new list of each", SOON, async || {
+            let now = metrics_of_lists(&ostrakon).await?;
+            Ok((now >= lists + 2.0 && proxy.open(&watches) == 2).then_some(()))
+        })
+        .await?;
+        ensure!(expired.hits() == 2, "{} hits", expired.hits());
+        witness.never_deleted_for([&forever, &second, &saved], QUIET).await?;
+    }
+    only_these_evicted_of_those_tried(bed, &arena, &[&condemned, &victim]).await?;
+    ostrakon.stop().await?;
+    Ok(())
+}
+
+async fn metrics_of_lists(ostrakon: &Ostrakon) -> Result<f64> {
+    ostrakon.metrics().await?.get("ostrakon_watch_lists_total").context("no count of lists")
+}
+
+async fn behind_a_cut_pod_watch_new_tolerations_count(ctx: &Ctx) -> Result<()> {
+    let bed = ctx.bed();
+    let arena = ctx.arena().await?;
+    let proxy = bed.fault_proxy(1).await?;
+    let kubeconfig = bed.kubeconfig_via(&proxy, User::Ostrakon)?;
+    let ostrakon = Launch::new(kubeconfig).start(bed).await?;
+    let witness = arena.witness().await?;
+    let n = arena.node("n").await?;
+    let counting = |name: &str| pod(name).on(&n).grace(0).tolerates_for("k", 6);
+    let spared = arena.create(counting("spared")).await?;
+    let condemned = arena.create(counting("condemned")).await?;
+    arena.taint(&n, no_execute("k").added_now()).await?;
+    let deadline = system_time() + seconds(6);
+    witness.never_deleted_for([&spared, &condemned], Duration::from_secs(1)).await?;
+
+    let of_pods = Match::verbs([Verb::Watch, Verb::List]).resource("pods");
+    proxy.set_rules(vec![of_pods.then(Fault::status(503))]);
+    ensure!(proxy.cut(&Match::watch("pods")) == 1);
+    let mut object = arena.pods().get(&spared.name).await?;
+    let tolerations = object.spec.get_or_insert_default().tolerations.get_or_insert_default();
+    tolerations[0].toleration_seconds = None;
+    let patch = Patch::Merge(json!({ "spec": { "tolerations": tolerations } }));
+    arena.pods().patch(&spared.name, &PatchParams::default(), &patch).await?;
+
+    witness.deleted_within([&condemned], (seconds(6) + LATE).try_into()?).await?;
+    let left = (deadline + LATE).duration_since(system_time()).max(seconds(0));
+    tokio::time::sleep(left.try_into()?).await;
+    proxy.clear();
+    tokio::time::sleep(QUIET).await;
+    // It learns of the toleration by the answer to its patch, so the condition is there.
+    let sighting = witness.seen(&spared).await?;
+    ensure!(sighting.deleted.is_none(), "deleted although it tolerates the taint: {sighting:?}");
+    let deletes = bed.audit()?.by(User::Ostrakon).verb(Verb::Delete).name(&spared.name);
+    ensure!(deletes.namespace(arena.namespace()).is_empty());
+    ostrakon.stop().await?;
+    Ok(())
+}

@@ -1,0 +1,106 @@
+//! An admission policy that refuses ostrakon's deletes in one arena: the server answers, and the
+//! answer is no.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use k8s_openapi::api::admissionregistration::v1::{
+    ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
+};
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{DeleteParams, PostParams};
+use kube::{Api, Client};
+use serde_json::json;
+
+use super::arena::Arena;
+use super::bed::Bed;
+use super::cluster::{PodRef, pod};
+use super::users::User;
+use super::wait;
+
+/// A policy works a moment after it was written.
+const EFFECTIVE: Duration = Duration::from_secs(30);
+
+/// What the refusals say.
+pub const MESSAGE: &str = "refused by a test";
+
+/// The policy. Lift it, or it lasts as long as the bed.
+pub struct Refusal {
+    name: String,
+    admin: Client,
+    /// Deleted by way of trial. It is bound to no node, so that nobody else cares about it.
+    probe: PodRef,
+    pods: Api<Pod>,
+}
+
+impl Refusal {
+    /// From the return on, ostrakon can delete no pod of `arena`; everybody else can.
+    pub async fn of_deletes(bed: &Bed, arena: &Arena) -> Result<Self> {
+        let namespace = arena.namespace();
+        let admin = bed.admin()?;
+        let name = format!("refuse-deletes-{namespace}");
+        let policy: ValidatingAdmissionPolicy = serde_json::from_value(json!({
+            "metadata": { "name": name },
+            "spec": {
+                "failurePolicy": "Fail",
+                "matchConstraints": { "resourceRules": [{
+                    "apiGroups": [""],
+                    "apiVersions": ["v1"],
+                    "operations": ["DELETE"],
+                    "resources": ["pods"],
+                }]},
+                "validations": [{
+                    "expression": format!(
+                        "request.userInfo.username != '{}'", User::Ostrakon.name()
+                    ),
+                    "message": MESSAGE,
+                }],
+            },
+        }))?;
+        let binding: ValidatingAdmissionPolicyBinding = serde_json::from_value(json!({
+            "metadata": { "name": name },
+            "spec": {
+                "policyName": name,
+                "validationActions": ["Deny"],
+                "matchResources": { "namespaceSelector": { "matchLabels": {
+                    "kubernetes.io/metadata.name": namespace,
+                }}},
+            },
+        }))?;
+        let sketch = pod("refusal-probe").scheduler("nobody").grace(0);
+        let refusal = Self {
+            name,
+            admin: admin.clone(),
+            probe: arena.create(sketch).await?,
+            pods: Api::namespaced(bed.client_for(User::Ostrakon)?, namespace),
+        };
+        Api::all(admin.clone()).create(&PostParams::default(), &policy).await?;
+        Api::all(admin).create(&PostParams::default(), &binding).await?;
+        refusal.wait_until(true).await?;
+        Ok(refusal)
+    }
+
+    /// From the return on, deletes are accepted again.
+    pub async fn lift(self) -> Result<()> {
+        let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(self.admin.clone());
+        let policies: Api<ValidatingAdmissionPolicy> = Api::all(self.admin.clone());
+        let params = DeleteParams::default();
+        bindings.delete(&self.name, &params).await.context("delete the binding")?;
+        policies.delete(&self.name, &params).await.context("delete the policy")?;
+        self.wait_until(false).await
+    }
+
+    async fn wait_until(&self, refused: bool) -> Result<()> {
+        let what = if refused { "deletes to be refused" } else { "deletes to be accepted" };
+        let dry_run = DeleteParams { dry_run: true, ..DeleteParams::default() };
+        wait::until(what, EFFECTIVE, async || {
+            let is_refused = match self.pods.delete(&self.probe.name, &dry_run).await {
+                Ok(_) => false,
+                Err(kube::Error::Api(status)) if status.message.contains(MESSAGE) => true,
+                Err(error) => return Err(error.into()),
+            };
+            Ok((is_refused == refused).then_some(()))
+        })
+        .await
+    }
+}
