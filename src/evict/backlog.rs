@@ -14,7 +14,7 @@ use crate::model::{PodRef, Uid, Verdict};
 /// Where the removal of a pod stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Due, and waiting for a slot or in one.
+    /// Due, and waiting for its turn or being carried out.
     Due,
     /// Not sent: what is known of the node was not confirmed by the API server.
     Unconfirmed,

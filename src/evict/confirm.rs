@@ -12,7 +12,7 @@ use super::{Failure, Requests};
 use crate::model::{Node, NodeName};
 
 /// For how long after its request began an answer may be used by others. The pods of one node come
-/// due together and pass the slots within about this time.
+/// due together and pass the window within about this time.
 const SHARED_FOR: Duration = Duration::from_secs(1);
 
 type Answer = Result<Option<Arc<Node>>, Failure>;

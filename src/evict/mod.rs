@@ -2,7 +2,7 @@
 //!
 //! What is due comes in as a [`Job`]; what became of it goes back as an [`Outcome`], and the
 //! timed queue decides when the job comes again. So a pod that cannot be removed now waits in the
-//! timed queue like any other, outside the slots, and is decided afresh when its pause is over.
+//! timed queue like any other, outside the window, and is decided afresh when its pause is over.
 //!
 //! Nothing is written on the word of an old decision: the verdict is asked for again right before
 //! the first request and between the two, from the view and by the node as the API server has it
