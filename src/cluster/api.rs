@@ -53,6 +53,13 @@ pub struct Answer {
     pub retry_after: Option<Duration>,
 }
 
+impl Answer {
+    /// Whether the API server itself says that there is no such object. A proxy's 404 says nothing.
+    pub fn is_not_found(&self) -> bool {
+        self.code == 404 && self.reason == "NotFound"
+    }
+}
+
 /// Why a request did not do what it was to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RequestError {
@@ -164,7 +171,7 @@ impl Api {
     pub async fn pod(&self, pod: &PodRef) -> Result<Option<Pod>, RequestError> {
         let label = Label { verb: "get", resource: "pods" };
         let body = match self.read(label, &pod_path(pod)).await {
-            Err(RequestError::Status(answer)) if answer.code == 404 => return Ok(None),
+            Err(RequestError::Status(answer)) if answer.is_not_found() => return Ok(None),
             other => other?,
         };
         decoded_pod(&body).map(Some)
@@ -177,7 +184,7 @@ impl Api {
     pub async fn node(&self, name: &NodeName) -> Result<Option<Node>, RequestError> {
         let label = Label { verb: "get", resource: "nodes" };
         let body = match self.read(label, &format!("/api/v1/nodes/{name}")).await {
-            Err(RequestError::Status(answer)) if answer.code == 404 => return Ok(None),
+            Err(RequestError::Status(answer)) if answer.is_not_found() => return Ok(None),
             other => other?,
         };
         let object = wire::open(&body, "Node").map_err(unreadable)?;

@@ -70,10 +70,10 @@ impl PodDecoder {
             Some(scheduled) => scheduled,
             None => time(meta.creation_timestamp)?.ok_or("metadata.creationTimestamp is absent")?,
         };
-        let class = if annotation(meta, MIRROR_ANNOTATION).is_some() {
-            PodClass::Mirror
-        } else if meta.deletion_timestamp.is_some() {
+        let class = if meta.deletion_timestamp.is_some() {
             PodClass::Terminating
+        } else if annotation(meta, MIRROR_ANNOTATION).is_some() {
+            PodClass::Mirror
         } else if matches!(&status.phase[..], b"Succeeded" | b"Failed") {
             PodClass::Finished
         } else {

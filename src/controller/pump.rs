@@ -44,6 +44,8 @@ pub(super) async fn take_due(
         match (&key, value) {
             (TimerKey::Pod(uid), Work::Evict { pod, verdict }) => {
                 let is_retry = shared.backlog.get(*uid).is_some();
+                // It is in the backlog from now on, also while it waits for its turn.
+                shared.backlog.enter(&pod, &verdict, due);
                 let node = pod.node.clone();
                 let job = Job { pod, verdict, due };
                 let handed_out = HandedOut::new(&shared, shard, key, token, job);

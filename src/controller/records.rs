@@ -107,8 +107,9 @@ async fn write(shared: &Shared, api: &Api, name: &NodeName) -> Result<bool, Requ
         shared.recorder.record_unreadable(name, node.uid, &error.to_string());
     }
     match api.annotate_node(name, node.uid, wanted.as_deref()).await {
-        // The node is gone, or is another one by now: its watch will say so.
-        Err(RequestError::Status(answer)) if matches!(answer.code, 404 | 409 | 422) => Ok(true),
+        // The node is gone: its watch will say so. If it is another one by now (422), so it will
+        // too, but a policy may refuse in the same words.
+        Err(RequestError::Status(answer)) if answer.is_not_found() => Ok(true),
         other => {
             other?;
             debug!(node = %name, record = wanted.as_deref().unwrap_or("none"), "record written");

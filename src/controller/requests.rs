@@ -43,9 +43,7 @@ fn failure(error: RequestError) -> Failure {
     };
     match &error {
         // Only the API server's own word counts: a proxy's 404 says nothing about the pod.
-        RequestError::Status(answer) if answer.code == 404 && answer.reason == "NotFound" => {
-            Failure::Gone
-        }
+        RequestError::Status(answer) if answer.is_not_found() => Failure::Gone,
         RequestError::Status(answer) if matches!(answer.code, 409 | 422) => {
             Failure::Doubtful { kind: FailureKind::of_code(answer.code), message }
         }

@@ -101,7 +101,7 @@ pub async fn start(cluster: Cluster, config: &Config) -> Result<Running, StartEr
     let pace = Arc::new(Pace::default());
     metrics::register(&registry, &shared, &pace)?;
     let evict_metrics = evict::Metrics::register(&registry, Arc::clone(&shared.backlog))?;
-    time_watch::align(&shared, &api).await;
+    let aligned = time_watch::align(&shared, &api).await;
 
     let readiness = Readiness::default();
     let gates = (readiness.gate("list of nodes"), readiness.gate("list of pods"));
@@ -144,7 +144,7 @@ pub async fn start(cluster: Cluster, config: &Config) -> Result<Running, StartEr
         stop.clone(),
         in_flight.clone(),
     ));
-    let clocks = time_watch::run(Arc::clone(&shared), api.clone());
+    let clocks = time_watch::run(Arc::clone(&shared), api.clone(), aligned);
     intake.spawn(stop.clone().run_until_cancelled_owned(clocks).map(drop));
     let last_events = CancellationToken::new();
     let events = tokio::spawn(send_events(lane, api, last_events.clone()));
@@ -200,6 +200,8 @@ impl Running {
             failure = self.pipeline.failed() => return Failed::Thread(failure),
             Some(ended) = self.intake.join_next() => ended,
             Some(ended) = self.watches.join_next() => ended,
+            ended = &mut self.events => ended,
+            ended = &mut self.served => ended,
         };
         Failed::Task(match ended {
             Ok(()) => "it returned".to_owned(),

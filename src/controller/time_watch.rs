@@ -46,26 +46,35 @@ fn rule(kept: Timestamp, system: Timestamp, server: Timestamp) -> Ruling {
     }
 }
 
-/// Compares the clocks at the start.
-pub(super) async fn align(shared: &Shared, api: &Api) {
-    if let Ok(Some(server)) = api.server_time().await {
-        let kept = shared.clock.now();
-        if rule(kept, kept, server) == Ruling::TakeServer {
-            warn!(%server, system = %kept, "this machine's clock differs from the API server's; \
-                deadlines are kept by the server's");
-            shared.clock.set(server);
-        }
+/// Compares the clocks at the start. Returns whether the API server told its time.
+pub(super) async fn align(shared: &Shared, api: &Api) -> bool {
+    let Ok(Some(server)) = api.server_time().await else {
+        warn!(
+            "the API server did not tell its time; until it does, deadlines are kept by this \
+            machine's clock"
+        );
+        return false;
+    };
+    let kept = shared.clock.now();
+    if rule(kept, kept, server) == Ruling::TakeServer {
+        warn!(%server, system = %kept, "this machine's clock differs from the API server's; \
+            deadlines are kept by the server's");
+        shared.clock.set(server);
     }
+    true
 }
 
-/// Compares the clocks until it is dropped.
-pub(super) async fn run(shared: Arc<Shared>, api: Api) {
-    let mut known = system_time().duration_since(shared.clock.now());
+/// Compares the clocks until it is dropped. Unless they are `aligned`, the API server is asked until
+/// it answers.
+pub(super) async fn run(shared: Arc<Shared>, api: Api, aligned: bool) {
+    let offset_now = || system_time().duration_since(shared.clock.now());
+    let mut known = aligned.then(offset_now);
     loop {
         tokio::time::sleep(EVERY).await;
         let system = system_time();
         let offset = system.duration_since(shared.clock.now());
-        if offset.checked_sub(known).is_some_and(|change| change.abs() < TOLERATED) {
+        let change = known.and_then(|known| offset.checked_sub(known));
+        if change.is_some_and(|change| change.abs() < TOLERATED) {
             continue;
         }
         // Without a judge the time that is kept goes on, and the question stays open.
@@ -75,6 +84,7 @@ pub(super) async fn run(shared: Arc<Shared>, api: Api) {
         let kept = shared.clock.now();
         let system = system_time();
         match rule(kept, system, server) {
+            Ruling::Keep if known.is_none() => {}
             Ruling::Keep => {
                 warn!(%system, %kept, %server, "the wall clock stepped, and the API server does \
                     not agree with it; deadlines stay as they are");
@@ -82,7 +92,7 @@ pub(super) async fn run(shared: Arc<Shared>, api: Api) {
             Ruling::TakeSystem => set(&shared, kept, system),
             Ruling::TakeServer => set(&shared, kept, server),
         }
-        known = system_time().duration_since(shared.clock.now());
+        known = Some(offset_now());
     }
 }
 

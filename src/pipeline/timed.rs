@@ -150,7 +150,9 @@ where
         self.table.lock().is_current(key, token)
     }
 
-    /// What is known about `key`; `None` if it is neither counting down nor being worked on.
+    /// What is known about `key`; `None` if it is neither counting down nor being worked on. Work that
+    /// was disarmed is not known any more, although it may go on: to arm the key anew is no
+    /// repetition of it.
     pub fn get(&self, key: &K) -> Option<Scheduled<V>> {
         self.table.lock().get(key)
     }

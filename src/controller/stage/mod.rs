@@ -27,7 +27,7 @@ use super::ingest;
 use super::judge;
 use super::pump::HandedOut;
 use super::requests::ByEvents;
-use super::state::{Shared, TimerKey, Timers, Work};
+use super::state::{NodeKey, Shared, TimerKey, Timers, Work};
 use crate::clock::Clock;
 use crate::cluster::watch::Source;
 use crate::config::Compat;
@@ -189,6 +189,8 @@ pub(super) struct Stage {
     /// Whether a deletion is seen as soon as it was carried out.
     seen_at_once: bool,
     fault: Broken,
+    /// Versions of a node that are seen while the next eviction is in flight.
+    off_and_on: Option<(Node, Node)>,
 }
 
 impl Stage {
@@ -230,6 +232,7 @@ impl Stage {
             registry,
             seen_at_once: true,
             fault,
+            off_and_on: None,
         }
     }
 
@@ -439,6 +442,13 @@ impl Stage {
                     let (key, token) = (fired.key, fired.token);
                     let handed_out = HandedOut::new(&self.shared, shard, key, token, job);
                     let outcome = self.evictor.carry_out(handed_out.job()).await;
+                    if let Some((off, on)) = self.off_and_on.take() {
+                        for node in [off, on] {
+                            let key = NodeKey(node.name.clone());
+                            ingest::take_node(&self.shared, node, Source::Watch);
+                            self.decider.node(shard, &key);
+                        }
+                    }
                     if self.fault == Broken::ForgetsFailures {
                         handed_out.forget();
                     } else {

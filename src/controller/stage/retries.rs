@@ -144,3 +144,21 @@ async fn a_pod_is_deleted_once_although_the_watch_does_not_show_it() {
     stage.pass_secs(300.0).await;
     assert_eq!(stage.deletions("a").len(), 1);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_taint_that_comes_back_while_the_eviction_is_in_flight_counts_again() {
+    // The request is on its way when the taint goes and comes back, and then it fails.
+    for compat in [Compat::None, Compat::Upstream] {
+        let mut stage = Stage::with(compat);
+        stage.deny(FailureKind::Server);
+        stage.put_pod(pod("a")).await;
+        stage.off_and_on = Some((node("n1"), tainted()));
+        stage.put_node(tainted()).await;
+        stage.pass_secs(1.0).await;
+        assert!(stage.off_and_on.is_none(), "it happened");
+        stage.allow();
+        stage.pass_secs(130.0).await;
+        assert!(!stage.cluster.lock().pods.contains_key(&pod("a").uid), "{compat:?}: lost");
+        assert!(stage.shared.backlog.is_empty());
+    }
+}

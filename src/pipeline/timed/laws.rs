@@ -144,7 +144,7 @@ impl Model {
         let (due, value) = known
             .pending
             .map(|countdown| (countdown.due, countdown.value))
-            .or(running.map(|work| (work.due, work.value)))?;
+            .or(running.filter(|work| !work.cancelled).map(|work| (work.due, work.value)))?;
         Some((due, value, running.is_some()))
     }
 

@@ -176,7 +176,7 @@ where
     }
 
     pub(super) fn get(&self, key: &K) -> Option<Scheduled<V>> {
-        self.entries.get(key).map(Entry::scheduled)
+        self.entries.get(key).filter(|entry| !entry.is_cancelled()).map(Entry::scheduled)
     }
 
     pub(super) fn snapshot(&self) -> Vec<(K, Scheduled<V>)> {
@@ -231,6 +231,11 @@ impl<V: Clone> Entry<V> {
             Self::Counting(countdown) => &countdown.value,
             Self::Working(work) => &work.value,
         }
+    }
+
+    /// Whether it is only being worked on still, and nobody wants the work any more.
+    fn is_cancelled(&self) -> bool {
+        matches!(self, Self::Working(work) if work.cancelled && work.next.is_none())
     }
 
     fn scheduled(&self) -> Scheduled<V> {

@@ -157,9 +157,10 @@ pub(super) async fn each_went_in_time(
     for (due, sighting) in due.iter().zip(sightings) {
         let deleted = sighting.deleted.context("a deleted pod")?.wall;
         ensure!(deleted >= due.at, "{} went at {deleted}, before {}", due.pod, due.at);
-        let excused = down.excuse(due.at);
-        let from = if deleted < excused { due.at } else { excused };
-        let late = deleted.duration_since(from);
+        let late = deleted.duration_since(due.at);
+        // One that was excused counts from the end of its excuse.
+        let excused = deleted.duration_since(down.excuse(due.at));
+        let late = if late <= LATE { late } else { excused.max(SignedDuration::ZERO) };
         ensure!(late <= LATE, "{} went at {deleted}, {late:#} after {}", due.pod, due.at);
         lateness.push(late);
     }
