@@ -100,6 +100,17 @@ async fn a_kubeconfig_that_is_not_there_is_named() {
 }
 
 #[tokio::test]
+async fn where_logs_are_json_the_last_words_are_too() {
+    let run = run(&["run", "--kubeconfig=nowhere/config", "--log-format=json"]).await;
+    assert_eq!(run.code(), Some(1), "{run:?}");
+    let entry: serde_json::Value = serde_json::from_str(run.complaint().unwrap()).unwrap();
+    assert_eq!(entry["level"], "ERROR", "{entry}");
+    assert!(entry["timestamp"].is_string(), "{entry}");
+    let message = entry["message"].as_str().unwrap();
+    assert!(message.starts_with("cannot use kubeconfig nowhere/config"), "{entry}");
+}
+
+#[tokio::test]
 async fn a_kubeconfig_variable_that_leads_nowhere_is_not_passed_over() {
     let folder = folder();
     let run = run_in(folder.path(), &["run"], &[("KUBECONFIG", "nowhere/config")]).await;

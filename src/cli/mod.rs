@@ -7,6 +7,10 @@ use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
+use serde_json::json;
+
+use crate::clock::system_time;
+use crate::observe::LogFormat;
 
 /// Exit code of a command that failed.
 const FAILED: u8 = 1;
@@ -33,12 +37,23 @@ enum Command {
     Demo(demo::Arguments),
 }
 
+impl Command {
+    /// The form of its logs, which its last words have too.
+    fn log_format(&self) -> LogFormat {
+        match self {
+            Self::Run(arguments) => arguments.log_format(),
+            Self::Demo(_) => LogFormat::Text,
+        }
+    }
+}
+
 /// Parses the command line and does what it says.
 pub fn main() -> ExitCode {
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => return instead(&error),
     };
+    let format = arguments.command.log_format();
     let outcome = match arguments.command {
         Command::Run(arguments) => run::run(arguments),
         Command::Demo(arguments) => demo::run(&arguments),
@@ -46,7 +61,7 @@ pub fn main() -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            complain(&format!("error: {error:#}"));
+            complain(&in_form(format, &error));
             ExitCode::from(if error.is::<Usage>() { WRONG_USAGE } else { FAILED })
         }
     }
@@ -85,7 +100,20 @@ fn in_one_line(rendered: &str) -> String {
     parts.join("; ")
 }
 
-/// Says in one line why the command failed.
+/// Why the command failed, in one line: for people, or as the entry that a log store expects.
+fn in_form(format: LogFormat, error: &anyhow::Error) -> String {
+    let message = format!("{error:#}");
+    match format {
+        LogFormat::Text => format!("error: {message}"),
+        LogFormat::Json => json!({
+            "timestamp": system_time(), "level": "ERROR", "message": message,
+            "target": module_path!(),
+        })
+        .to_string(),
+    }
+}
+
+/// Says it on standard error.
 #[allow(clippy::print_stderr)]
 fn complain(line: &str) {
     eprintln!("{line}");
@@ -104,6 +132,17 @@ mod tests {
     fn the_command_line_is_well_formed() {
         <Arguments as clap::CommandFactory>::command().debug_assert();
         let _ = Arguments::try_parse_from(["ostrakon", "run"]).unwrap();
+    }
+
+    #[test]
+    fn a_failure_has_the_form_of_the_logs() {
+        let error = anyhow::anyhow!("the cause").context("the \"thing\"");
+        assert_eq!(in_form(LogFormat::Text, &error), "error: the \"thing\": the cause");
+        let line = in_form(LogFormat::Json, &error);
+        let entry: serde_json::Value = serde_json::from_str(&line).unwrap();
+        assert_eq!(entry["message"], "the \"thing\": the cause");
+        assert_eq!(entry["level"], "ERROR");
+        assert!(!line.contains('\n'), "{line}");
     }
 
     #[test]

@@ -50,6 +50,13 @@ pub(super) struct Arguments {
     log_level: LogLevel,
 }
 
+impl Arguments {
+    /// The form of the logs.
+    pub(super) fn log_format(&self) -> LogFormat {
+        self.log_format
+    }
+}
+
 /// Runs the controller. Returns when it was stopped by a signal.
 pub(super) fn run(arguments: Arguments) -> anyhow::Result<()> {
     start_logs(arguments.log_format, &arguments.log_level);

@@ -169,7 +169,8 @@ impl Witness {
         earliest: Timestamp,
         latest: Timestamp,
     ) -> Result<Sighting> {
-        self.never_deleted_until([pod], earliest).await?;
+        // Not a wait until `earliest` and then one for the deletion: a timer may fire a moment late,
+        // and a deletion in that moment is neither early nor late.
         let left = latest.duration_since(system_time()).max(SignedDuration::ZERO);
         let sightings = self.deleted_within([pod], left.try_into()?).await?;
         let sighting = sightings.into_iter().next().context("one pod, one sighting")?;

@@ -13,7 +13,6 @@ use serde_json::{Value, json};
 
 use crate::ctx::Ctx;
 use crate::harness::audit::{Audit, AuditRecord};
-use crate::harness::witness::Sighting;
 use crate::harness::{Arena, Bed, NodeRef, Ostrakon, PodRef, User, Verb, Witness, wait};
 
 /// How long something that is to happen at once may take, on a busy machine.
@@ -49,19 +48,6 @@ pub(super) fn this_second() -> Timestamp {
 
 pub(super) fn seconds(seconds: i64) -> SignedDuration {
     SignedDuration::from_secs(seconds)
-}
-
-/// Waits until `pod` is deleted, which it may be already, and fails if that was before `earliest`.
-pub(super) async fn deleted_not_before(
-    witness: &Witness,
-    pod: &PodRef,
-    earliest: Timestamp,
-    patience: Duration,
-) -> Result<()> {
-    let sightings = witness.deleted_within([pod], patience).await?;
-    let touched = sightings.first().and_then(Sighting::touched).context("a deleted pod")?;
-    ensure!(touched.wall >= earliest, "{pod} went at {}, before {earliest}", touched.wall);
-    Ok(())
 }
 
 /// Fails unless what ostrakon wrote in `arena` is this and nothing else: for each pod in `evicted`

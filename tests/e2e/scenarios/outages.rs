@@ -9,8 +9,7 @@ use ostrakon::clock::system_time;
 use serde_json::json;
 
 use super::evidence::{
-    LATE, QUIET, SOON, deleted_not_before, only_these_evicted, only_these_evicted_of_those_tried,
-    seconds, this_second,
+    LATE, QUIET, SOON, only_these_evicted, only_these_evicted_of_those_tried, seconds, this_second,
 };
 use crate::ctx::{Ctx, Scenario, trial};
 use crate::harness::cluster::pod;
@@ -68,9 +67,9 @@ async fn the_api_server_is_away(ctx: &Ctx, how: How) -> Result<()> {
 
     let far_at = added + seconds(16);
     // As long as the server was away, pauses have grown; they start anew with the next pod.
-    let patience = Duration::from_secs(20);
+    let patience = back.max(soon_at) + seconds(20);
     try_join!(
-        deleted_not_before(&witness, &soon, soon_at, patience),
+        witness.deleted_between(&soon, soon_at, patience),
         witness.deleted_between(&far, far_at, far_at.max(back) + LATE),
         witness.deleted_within([&victim], SOON),
         witness.never_deleted_until([&forever, &saved], far_at.max(back) + LATE),
