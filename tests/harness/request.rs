@@ -54,9 +54,16 @@ pub struct RequestInfo {
     /// Empty for requests on a collection.
     pub name: String,
     pub path: String,
+    /// A watch that begins with all objects: a list in all but its verb.
+    pub streams_list: bool,
 }
 
 impl RequestInfo {
+    /// Whether all objects are asked for, in pages or as the beginning of a watch.
+    pub fn is_list(&self) -> bool {
+        self.verb == Verb::List || self.streams_list
+    }
+
     /// Reads `/api/v1/namespaces/NS/pods/NAME/status?watch=true` and its like.
     pub fn new(method: &Method, uri: &http::Uri) -> Self {
         let mut parts = uri.path().split('/').filter(|part| !part.is_empty());
@@ -75,6 +82,7 @@ impl RequestInfo {
         let part = |index: usize| rest.get(index).copied().unwrap_or_default().to_owned();
         let (resource, name, subresource) = (part(0), part(1), part(2));
         let verb = verb(method, uri, !resource.is_empty(), !name.is_empty());
+        let streams_list = verb == Verb::Watch && has(uri, &["sendInitialEvents=true"]);
         Self {
             verb,
             resource,
@@ -82,17 +90,21 @@ impl RequestInfo {
             namespace: namespace.to_owned(),
             name,
             path: uri.path().to_owned(),
+            streams_list,
         }
     }
+}
+
+/// Whether the query has one of these parameters.
+fn has(uri: &http::Uri, parameters: &[&str]) -> bool {
+    uri.query().is_some_and(|query| query.split('&').any(|pair| parameters.contains(&pair)))
 }
 
 fn verb(method: &Method, uri: &http::Uri, is_resource: bool, is_named: bool) -> Verb {
     if !is_resource {
         return Verb::Other;
     }
-    let wants_watch = uri.query().is_some_and(|query| {
-        query.split('&').any(|pair| matches!(pair, "watch=true" | "watch=1" | "watch"))
-    });
+    let wants_watch = has(uri, &["watch=true", "watch=1", "watch"]);
     match *method {
         Method::GET if wants_watch => Verb::Watch,
         Method::GET if is_named => Verb::Get,

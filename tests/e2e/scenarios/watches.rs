@@ -48,19 +48,16 @@ fn watches() -> Match {
     Match::verbs([Verb::Watch])
 }
 
-fn lists() -> Match {
-    Match::verbs([Verb::List])
-}
-
-/// For the first watch of each resource.
+/// For the first watch of each resource that goes on from a version.
 fn once_each(fault: &Fault) -> Vec<Rule> {
-    ["nodes", "pods"].map(|resource| Match::watch(resource).then(fault.clone()).at_most(1)).to_vec()
+    let once = |resource| Match::resumed().resource(resource).then(fault.clone()).at_most(1);
+    ["nodes", "pods"].map(once).to_vec()
 }
 
 async fn refused_watches_are_taken_up_where_they_ended(ctx: &Ctx) -> Result<()> {
-    let lists = lists().then(Fault::status(503));
+    let lists = Match::lists().then(Fault::status(503));
     let blindness = Blindness {
-        meanwhile: vec![watches().then(Fault::status(503)), lists.clone()],
+        meanwhile: vec![lists.clone(), watches().then(Fault::status(503))],
         afterwards: vec![lists.clone()],
         over_within: SOON,
     };
@@ -95,7 +92,7 @@ async fn garbage_is_no_list_and_no_event(ctx: &Ctx) -> Result<()> {
     let empty = Fault::Garbage("{\"metadata\":{\"resourceVersion\":\"1\"}}\n");
     let any = Fault::AnyOf(vec![page, nonsense, empty, Fault::Garbage("")]);
     meanwhile.push(watches().then(any.clone()));
-    meanwhile.push(lists().then(any));
+    meanwhile.push(Match::lists().then(any));
     let blindness = Blindness { meanwhile, afterwards: Vec::new(), over_within: SOON };
     live_through(ctx, blindness).await
 }
@@ -121,11 +118,11 @@ async fn a_watch_that_hangs_is_given_up(ctx: &Ctx) -> Result<()> {
 
 async fn a_list_that_hangs_is_given_up(ctx: &Ctx) -> Result<()> {
     let mut meanwhile = once_each(&Fault::WatchError(Answer::new(410)));
-    meanwhile.push(lists().then(Fault::Hang));
+    meanwhile.push(Match::lists().then(Fault::Hang));
     let blindness = Blindness {
         meanwhile,
         afterwards: Vec::new(),
-        // A page of a list may take 60 s.
+        // A streamed list may take 15 s to begin, and a page of another 60 s.
         over_within: Duration::from_secs(60) + SOON,
     };
     live_through(ctx, blindness).await

@@ -17,6 +17,7 @@ use super::super::request::{RequestInfo, Verb};
 #[derive(Clone, Debug, Default)]
 pub struct Match {
     verbs: Vec<Verb>,
+    is_list: Option<bool>,
     resource: Option<String>,
     subresource: Option<String>,
     namespace: Option<String>,
@@ -39,7 +40,17 @@ impl Match {
         Self::verbs(Verb::WRITES)
     }
 
-    /// Watches of `resource`.
+    /// Requests for all objects, in pages or as the beginning of a watch.
+    pub fn lists() -> Self {
+        Self { is_list: Some(true), ..Self::default() }
+    }
+
+    /// Watches that go on from a version.
+    pub fn resumed() -> Self {
+        Self { is_list: Some(false), ..Self::verbs([Verb::Watch]) }
+    }
+
+    /// Watches of `resource`, those that begin with a list too.
     pub fn watch(resource: &str) -> Self {
         Self::verbs([Verb::Watch]).resource(resource)
     }
@@ -67,6 +78,7 @@ impl Match {
             wanted.as_ref().is_none_or(|wanted| wanted == found)
         };
         (self.verbs.is_empty() || self.verbs.contains(&request.verb))
+            && self.is_list.is_none_or(|wanted| wanted == request.is_list())
             && fits(&self.resource, &request.resource)
             && fits(&self.subresource, &request.subresource)
             && fits(&self.namespace, &request.namespace)
