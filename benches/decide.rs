@@ -8,8 +8,8 @@ use std::sync::Arc;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use jiff::Timestamp;
 use ostrakon::model::{
-    Anchors, Disruption, Effect, Node, NodeName, Operator, Outage, Pod, PodClass, Ready,
-    ReadyStatus, Taint, Toleration, Uid,
+    Anchors, ConditionStatus, Disruption, Effect, Node, NodeName, Operator, Outage, Pod, PodClass,
+    Ready, Taint, Toleration, Uid,
 };
 use ostrakon::taint::decide;
 
@@ -52,8 +52,9 @@ fn node(taints: &[&str]) -> Node {
         name: NodeName::from("n1"),
         uid: Uid(1),
         taints: taints.iter().map(|key| taint(key)).collect(),
-        ready: Ready { status: ReadyStatus::Unknown, since: Some(second(0)) },
+        ready: Ready { status: ConditionStatus::Unknown, since: Some(second(0)) },
         since_annotation: None,
+        upkeep: None,
     }
 }
 

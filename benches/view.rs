@@ -11,7 +11,7 @@ use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, 
 use jiff::Timestamp;
 use ostrakon::cluster::View;
 use ostrakon::model::{
-    Anchors, Disruption, Effect, Node, NodeName, Operator, Pod, PodClass, Ready, ReadyStatus,
+    Anchors, ConditionStatus, Disruption, Effect, Node, NodeName, Operator, Pod, PodClass, Ready,
     Taint, Toleration, Uid,
 };
 
@@ -121,8 +121,9 @@ fn of_one_node(c: &mut Criterion) {
         name: name.clone(),
         uid: Uid(1),
         taints,
-        ready: Ready { status: ReadyStatus::True, since: None },
+        ready: Ready { status: ConditionStatus::True, since: None },
         since_annotation: None,
+        upkeep: None,
     };
     let untainted: Arc<[Taint]> = [].into();
     let keep = |before: Option<&Anchors>, _: &Node| before.cloned().unwrap_or_default();

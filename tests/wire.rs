@@ -9,7 +9,7 @@
 use bytes::Bytes;
 use jiff::Timestamp;
 use ostrakon::cluster::{DecodeError, PodDecoder, decode_node, wire};
-use ostrakon::model::{Effect, Operator, PodClass, ReadyStatus};
+use ostrakon::model::{ConditionStatus, Effect, Operator, PodClass};
 use proptest::prelude::*;
 use prost::Message;
 use serde_json::Value;
@@ -81,7 +81,7 @@ fn assert_is_the_node(object: &Bytes) {
     assert_eq!(node.taints[0].time_added, Some(time(&json, "/spec/taints/1/timeAdded")));
     assert_eq!(node.taints[1].time_added, None);
     assert_eq!(text(&json, "/status/conditions/3/type"), "Ready");
-    assert_eq!(node.ready.status, ReadyStatus::True);
+    assert_eq!(node.ready.status, ConditionStatus::True);
     assert_eq!(node.ready.since, Some(time(&json, "/status/conditions/3/lastTransitionTime")));
     assert_eq!(node.since_annotation.as_deref(), Some("{}"));
 }

@@ -11,9 +11,13 @@ use super::Mark;
 use super::intern::{Lists, Texts};
 use super::wire;
 use crate::model::{
-    Disruption, Effect, Node, NodeName, Operator, Pod, PodClass, Ready, ReadyStatus, Taint,
+    ConditionStatus, Disruption, Effect, Node, NodeName, Operator, Pod, PodClass, Ready, Taint,
     Toleration, Uid,
 };
+
+mod upkeep;
+
+pub use upkeep::{Watched, decode_node_upkeep};
 
 /// Marks the API's shadow of a static pod; its value does not matter.
 const MIRROR_ANNOTATION: &str = "kubernetes.io/config.mirror";
@@ -137,9 +141,9 @@ fn node(wire: &wire::Node) -> Result<Node, String> {
         taints: removing.map(taint).collect::<Result<_, _>>()?,
         ready: Ready {
             status: match ready.map(|c| &c.status[..]) {
-                Some(b"True") => ReadyStatus::True,
-                Some(b"False") => ReadyStatus::False,
-                _ => ReadyStatus::Unknown,
+                Some(b"True") => ConditionStatus::True,
+                Some(b"False") => ConditionStatus::False,
+                _ => ConditionStatus::Unknown,
             },
             since: ready.map(|c| time(c.last_transition_time)).transpose()?.flatten(),
         },
@@ -147,6 +151,7 @@ fn node(wire: &wire::Node) -> Result<Node, String> {
             Some(record) => Some(Arc::from(text(record, "metadata.annotations")?)),
             None => None,
         },
+        upkeep: None,
     })
 }
 
@@ -211,16 +216,16 @@ fn broken(object: &Bytes, reason: impl Display) -> DecodeError {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
     const UID: &str = "0a1b2c3d-4e5f-4677-8899-aabbccddeeff";
 
-    fn seconds(text: &str) -> wire::Time {
+    pub(super) fn seconds(text: &str) -> wire::Time {
         wire::Time { seconds: Some(text.parse::<Timestamp>().unwrap().as_second()) }
     }
 
-    fn entry(key: &str, value: &str) -> wire::MapEntry {
+    pub(super) fn entry(key: &str, value: &str) -> wire::MapEntry {
         wire::MapEntry { key: Bytes::from(key.to_owned()), value: Bytes::from(value.to_owned()) }
     }
 
@@ -240,7 +245,7 @@ mod tests {
         PodDecoder::default().decode(&wire_pod(change)).unwrap().expect("bound to a node")
     }
 
-    fn scheduled(status: &'static str, at: &str) -> wire::Condition {
+    pub(super) fn scheduled(status: &'static str, at: &str) -> wire::Condition {
         wire::Condition {
             r#type: "PodScheduled".into(),
             status: status.into(),
@@ -331,7 +336,7 @@ mod tests {
                     status: status.into(),
                     reason: reason.into(),
                     message: message.into(),
-                    last_transition_time: None,
+                    ..wire::Condition::default()
                 });
             })
             .disruption
@@ -382,7 +387,7 @@ mod tests {
         assert_eq!(decoder.decode(&wire_pod(|_| ())).unwrap().unwrap(), pod(|_| ()));
     }
 
-    fn wire_node(change: impl FnOnce(&mut wire::Node)) -> Bytes {
+    pub(super) fn wire_node(change: impl FnOnce(&mut wire::Node)) -> Bytes {
         let mut node = wire::Node::default();
         node.metadata.name = "n1".into();
         node.metadata.uid = UID.into();
@@ -415,12 +420,12 @@ mod tests {
         assert_eq!(node.taints.len(), 1);
         assert_eq!(node.taints[0].to_string(), "b=v:NoExecute");
         assert_eq!(node.taints[0].time_added, Some("2026-01-01T12:00:01Z".parse().unwrap()));
-        assert_eq!(node.ready.status, ReadyStatus::False);
+        assert_eq!(node.ready.status, ConditionStatus::False);
         assert_eq!(node.ready.since, Some("2026-01-01T12:00:02Z".parse().unwrap()));
         assert_eq!(node.since_annotation.as_deref(), Some("{}"));
         let plain = decode_node(&wire_node(|_| ())).unwrap();
         assert!(plain.taints.is_empty() && plain.since_annotation.is_none());
-        assert_eq!(plain.ready, Ready { status: ReadyStatus::Unknown, since: None });
+        assert_eq!(plain.ready, Ready { status: ConditionStatus::Unknown, since: None });
     }
 
     #[test]

@@ -15,6 +15,6 @@ pub mod wire;
 
 pub use api::{Answer, Api, Mark, Permission, RequestError};
 pub use connect::{Cluster, ConnectError, connect};
-pub use decode::{DecodeError, PodDecoder, decode_node};
+pub use decode::{DecodeError, PodDecoder, Watched, decode_node, decode_node_upkeep};
 pub use metrics::Metrics;
 pub use view::{NodeFacts, NodeSeen, PodFacts, PodSeen, View};

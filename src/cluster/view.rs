@@ -316,7 +316,7 @@ impl View {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Disruption, Effect, PodClass, Ready, ReadyStatus, Taint};
+    use crate::model::{ConditionStatus, Disruption, Effect, PodClass, Ready, Taint};
 
     fn node(uid: u128, taints: &[&str]) -> Node {
         Node {
@@ -331,8 +331,9 @@ mod tests {
                     time_added: None,
                 })
                 .collect(),
-            ready: Ready { status: ReadyStatus::True, since: None },
+            ready: Ready { status: ConditionStatus::True, since: None },
             since_annotation: None,
+            upkeep: None,
         }
     }
 
@@ -396,7 +397,7 @@ mod tests {
         view.apply_pod(Pod { disruption: Disruption::ByTaint, generation: 2, ..pod(7) });
         let stored = view.pod(&name, Uid(7)).unwrap().pod;
         assert_eq!((stored.disruption, stored.generation), (Disruption::ByTaint, 2));
-        let ready = Ready { status: ReadyStatus::False, since: None };
+        let ready = Ready { status: ConditionStatus::False, since: None };
         view.apply_node(Node { ready, ..node(1, &["a"]) }, same);
         assert_eq!(view.node(&name).unwrap().node.unwrap().ready, ready);
     }

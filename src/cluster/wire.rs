@@ -69,12 +69,17 @@ pub fn open(envelope: &Bytes, kind: &str) -> Result<Bytes, WireError> {
 
 /// Puts an object into an envelope.
 pub fn seal(kind: &str, object: &impl Message) -> Bytes {
+    envelope(kind, object.encode_to_vec())
+}
+
+/// Puts an object that is written already into an envelope.
+pub fn envelope(kind: &str, object: Vec<u8>) -> Bytes {
     let unknown = Unknown {
         type_meta: TypeMeta {
             api_version: Bytes::from_static(b"v1"),
             kind: Bytes::copy_from_slice(kind.as_bytes()),
         },
-        raw: object.encode_to_vec().into(),
+        raw: object.into(),
     };
     [&MAGIC[..], &unknown.encode_to_vec()].concat().into()
 }
@@ -288,6 +293,9 @@ pub struct Condition {
     /// `True`, `False` or `Unknown`.
     #[prost(bytes = "bytes", tag = "2")]
     pub status: Bytes,
+    /// Of a node: when it was reported last. Of a pod: when it was probed last.
+    #[prost(message, optional, tag = "3")]
+    pub last_heartbeat_time: Option<Time>,
     /// Since when the status is what it is.
     #[prost(message, optional, tag = "4")]
     pub last_transition_time: Option<Time>,
@@ -344,6 +352,35 @@ pub struct NodeStatus {
     /// Conditions, one of a type.
     #[prost(message, repeated, tag = "4")]
     pub conditions: Vec<Condition>,
+}
+
+/// `core.v1.Node` once more: the fields that only cordon and drain read, so that nobody else pays
+/// for them. Two messages of one object, one after the other, are one message with the fields of
+/// both.
+#[derive(Clone, PartialEq, Message)]
+pub struct NodeUpkeep {
+    /// Labels.
+    #[prost(message, required, tag = "1")]
+    pub metadata: UpkeepMeta,
+    /// What was asked for.
+    #[prost(message, required, tag = "2")]
+    pub spec: UpkeepSpec,
+}
+
+/// The part of [`NodeUpkeep`] in `meta.v1.ObjectMeta`.
+#[derive(Clone, PartialEq, Message)]
+pub struct UpkeepMeta {
+    /// Labels, in no order.
+    #[prost(message, repeated, tag = "11")]
+    pub labels: Vec<MapEntry>,
+}
+
+/// The part of [`NodeUpkeep`] in `core.v1.NodeSpec`.
+#[derive(Clone, PartialEq, Message)]
+pub struct UpkeepSpec {
+    /// Whether it is cordoned.
+    #[prost(bool, tag = "4")]
+    pub unschedulable: bool,
 }
 
 #[cfg(test)]

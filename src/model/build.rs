@@ -9,8 +9,8 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 
 use super::{
-    Disruption, Effect, Node, NodeName, Operator, Pod, PodClass, PodRef, Ready, ReadyStatus, Taint,
-    Toleration, Uid,
+    ConditionStatus, Disruption, Effect, Node, NodeName, Operator, Pod, PodClass, PodRef, Ready,
+    Taint, Toleration, Uid,
 };
 
 /// The time at which tests begin.
@@ -138,8 +138,9 @@ pub(crate) fn node(name: &str) -> Node {
         name: NodeName::from(name),
         uid: uid(name),
         taints: Arc::from([]),
-        ready: Ready { status: ReadyStatus::True, since: Some(at(-9000)) },
+        ready: Ready { status: ConditionStatus::True, since: Some(at(-9000)) },
         since_annotation: None,
+        upkeep: None,
     }
 }
 
@@ -151,7 +152,7 @@ impl Node {
     }
 
     /// With this Ready status since so many seconds after noon.
-    pub(crate) fn ready_is(mut self, status: ReadyStatus, seconds: i64) -> Self {
+    pub(crate) fn ready_is(mut self, status: ConditionStatus, seconds: i64) -> Self {
         self.ready = Ready { status, since: Some(at(seconds)) };
         self
     }

@@ -12,12 +12,14 @@ mod pod;
 mod taint;
 mod toleration;
 mod uid;
+mod upkeep;
 mod verdict;
 
 pub use deadline::Deadline;
-pub use node::{Anchors, FirstSeen, Node, NodeName, Outage, Ready, ReadyStatus};
+pub use node::{Anchors, FirstSeen, Node, NodeName, Outage, Ready};
 pub use pod::{Disruption, Pod, PodClass, PodRef};
 pub use taint::{Effect, Taint};
 pub use toleration::{Operator, Toleration};
 pub use uid::{ParseUidError, Uid};
+pub use upkeep::{Autoscaler, Condition, ConditionStatus, Labels, Upkeep};
 pub use verdict::{Anchor, AnchorSource, Cause, Kept, Tolerance, Verdict};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::{Taint, Uid};
+use super::{ConditionStatus, Taint, Uid, Upkeep};
 
 /// The name of a node: cheap to clone, and the key by which work is sharded.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -43,22 +43,11 @@ impl fmt::Debug for NodeName {
     }
 }
 
-/// Status of the node's Ready condition.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum ReadyStatus {
-    /// The kubelet reports itself ready.
-    True,
-    /// The kubelet reports a fault.
-    False,
-    /// The kubelet was not heard of, or never reported.
-    Unknown,
-}
-
 /// The node's Ready condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ready {
     /// Its status; `Unknown` when the condition is absent.
-    pub status: ReadyStatus,
+    pub status: ConditionStatus,
     /// Its `lastTransitionTime`: since when the status is what it is.
     pub since: Option<Timestamp>,
 }
@@ -76,6 +65,8 @@ pub struct Node {
     pub ready: Ready,
     /// Raw text of the annotation `ostrakon.dev/noexecute-since`, if it has one.
     pub since_annotation: Option<Arc<str>>,
+    /// What cordon and drain depend on; read only where a drain policy is configured.
+    pub upkeep: Option<Arc<Upkeep>>,
 }
 
 impl Node {

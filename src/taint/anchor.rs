@@ -122,7 +122,7 @@ fn first_sight(anchors: &Anchors, taint: &Taint) -> Option<Timestamp> {
 mod tests {
     use super::*;
     use crate::model::build::{at, node, not_ready, taint, unreachable};
-    use crate::model::{Effect, Outage, ReadyStatus};
+    use crate::model::{ConditionStatus, Effect, Outage};
 
     fn seen(key: &str, value: &str, seconds: i64) -> FirstSeen {
         FirstSeen { key: key.into(), value: value.into(), since: at(seconds) }
@@ -218,7 +218,7 @@ mod tests {
     #[test]
     fn an_outage_taint_without_time_added_counts_from_its_first_sight() {
         let bare = taint(Taint::UNREACHABLE, "");
-        let node = node("n1").ready_is(ReadyStatus::Unknown, -5);
+        let node = node("n1").ready_is(ConditionStatus::Unknown, -5);
         let first = advance(Past::Unknown, &node.clone().tainted(bare.clone()), at(0));
         assert_eq!(first.first_seen, [seen(Taint::UNREACHABLE, "", 0)]);
         assert_eq!(first.outage.map(|outage| outage.since), Some(at(0)));

@@ -21,7 +21,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::model::{Outage, Ready, ReadyStatus};
+use crate::model::{ConditionStatus, Outage, Ready};
 
 use super::anchor::Past;
 
@@ -73,7 +73,7 @@ pub(super) fn advance(
 
 /// The outage of the past, if it is not over.
 fn ongoing(past: Past<'_>, present: Option<Span>, ready: Ready, now: Timestamp) -> Option<Outage> {
-    let recovered = ready.status == ReadyStatus::True;
+    let recovered = ready.status == ConditionStatus::True;
     match past {
         Past::Unknown => None,
         Past::Watched(anchors) => anchors.outage.filter(|outage| match outage.gap_from {
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
     use crate::model::Anchors;
     use crate::model::build::at;
-    use ReadyStatus::{False, True, Unknown};
+    use ConditionStatus::{False, True, Unknown};
 
     fn outage(since: i64, through: i64, gap_from: Option<i64>) -> Outage {
         Outage { since: at(since), through: at(through), gap_from: gap_from.map(at) }
@@ -119,7 +119,7 @@ mod tests {
         Span::of(seconds.iter().map(|seconds| at(*seconds)))
     }
 
-    fn ready(status: ReadyStatus, since: i64) -> Ready {
+    fn ready(status: ConditionStatus, since: i64) -> Ready {
         Ready { status, since: Some(at(since)) }
     }
 

@@ -178,7 +178,7 @@ fn time(field: impl FnOnce() -> String, text: &str) -> Result<Timestamp, RecordE
 mod tests {
     use super::*;
     use crate::model::build::{at, exists, node, not_ready, pod, taint};
-    use crate::model::{ReadyStatus, Taint};
+    use crate::model::{ConditionStatus, Taint};
     use crate::taint::{Past, advance};
 
     fn known() -> Anchors {
@@ -337,7 +337,7 @@ mod tests {
             first_seen: Vec::new(),
             outage: Some(Outage { since: at(0), through: at(0), gap_from: Some(at(50)) }),
         };
-        let untainted = node("n1").ready_is(ReadyStatus::False, -5);
+        let untainted = node("n1").ready_is(ConditionStatus::False, -5);
         let text = render(&gap);
         let annotated = untainted.clone().annotated(Some(&text));
         assert_eq!(wanted(&gap, &annotated, []), Some(text.clone()));

@@ -2,7 +2,7 @@
 //! point of them changes nothing (P3).
 
 use super::{Past, advance, decide, gap_deadline, record};
-use crate::model::ReadyStatus::{False, True, Unknown};
+use crate::model::ConditionStatus::{False, True, Unknown};
 use crate::model::build::{at, exists, node, not_ready, pod, taint, unreachable};
 use crate::model::{Anchors, Node, Taint, Verdict};
 

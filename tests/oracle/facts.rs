@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use ostrakon::model::{
-    Anchor, AnchorSource, Anchors, Cause, Deadline, Disruption, Effect, FirstSeen, Kept, Node,
-    NodeName, Operator, Outage, Pod, PodClass, Ready, ReadyStatus, Taint, Tolerance, Toleration,
+    Anchor, AnchorSource, Anchors, Cause, ConditionStatus, Deadline, Disruption, Effect, FirstSeen,
+    Kept, Node, NodeName, Operator, Outage, Pod, PodClass, Ready, Taint, Tolerance, Toleration,
     Uid, Verdict,
 };
 use proptest::prelude::*;
@@ -104,8 +104,9 @@ pub(crate) fn node() -> impl Strategy<Value = Node> {
             name: NodeName::from("n1"),
             uid: Uid(1),
             taints: taints.into(),
-            ready: Ready { status: ReadyStatus::Unknown, since: None },
+            ready: Ready { status: ConditionStatus::Unknown, since: None },
             since_annotation: None,
+            upkeep: None,
         })
 }
 

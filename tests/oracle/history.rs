@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 use ostrakon::model::{
-    Anchors, Disruption, Effect, Node, NodeName, Operator, Outage, Pod, PodClass, Ready,
-    ReadyStatus, Taint, Toleration, Uid, Verdict,
+    Anchors, ConditionStatus, Disruption, Effect, Node, NodeName, Operator, Outage, Pod, PodClass,
+    Ready, Taint, Toleration, Uid, Verdict,
 };
 use ostrakon::taint::{Past, advance, decide, record, since};
 use proptest::prelude::*;
@@ -24,7 +24,7 @@ pub(crate) struct Step {
 #[derive(Clone, Debug)]
 enum What {
     /// Ready takes on this status.
-    Ready(ReadyStatus),
+    Ready(ConditionStatus),
     /// This outage taint is put on, or put on anew; by the controller, or by hand without a stamp.
     TaintOn { key: &'static str, stamped: bool },
     /// This outage taint is taken off.
@@ -53,9 +53,9 @@ pub(crate) fn stamped_steps(most: usize) -> impl Strategy<Value = Vec<Step>> {
 
 fn steps_with(most: usize, unstamped: u32) -> impl Strategy<Value = Vec<Step>> {
     let status = prop_oneof![
-        1 => Just(ReadyStatus::True),
-        2 => Just(ReadyStatus::False),
-        2 => Just(ReadyStatus::Unknown),
+        1 => Just(ConditionStatus::True),
+        2 => Just(ConditionStatus::False),
+        2 => Just(ConditionStatus::Unknown),
     ];
     let key = prop::sample::select(OUTAGE_KEYS.to_vec());
     let what = prop_oneof![
@@ -91,7 +91,7 @@ impl Version {
     }
 
     fn is_ready(&self) -> bool {
-        self.node.ready.status == ReadyStatus::True
+        self.node.ready.status == ConditionStatus::True
     }
 
     fn has(&self, taint: &Taint) -> bool {
@@ -112,8 +112,10 @@ fn cut_to_the_second(nanosecond: i128) -> Timestamp {
 pub(crate) fn versions(steps: &[Step]) -> Vec<Version> {
     let mut at = NOON;
     let mut taints: Vec<Taint> = Vec::new();
-    let mut ready =
-        Ready { status: ReadyStatus::True, since: Some(cut_to_the_second(NOON - 5000 * SECOND)) };
+    let mut ready = Ready {
+        status: ConditionStatus::True,
+        since: Some(cut_to_the_second(NOON - 5000 * SECOND)),
+    };
     let mut versions = Vec::new();
     for step in steps {
         at += i128::from(step.after);
@@ -158,6 +160,7 @@ pub(crate) fn versions(steps: &[Step]) -> Vec<Version> {
             taints: taints.clone().into(),
             ready,
             since_annotation: None,
+            upkeep: None,
         };
         versions.push(Version { at, node });
     }

@@ -1,7 +1,7 @@
 //! Restarts, stale facts, steps of the clock, and pods that come back under their old names.
 
 use super::*;
-use crate::model::ReadyStatus;
+use crate::model::ConditionStatus;
 use crate::model::build::{at, exists, node, not_ready, pod, taint};
 
 fn tainted() -> Node {
@@ -106,13 +106,14 @@ async fn a_record_that_a_stranger_edits_on_a_live_node_moves_nothing() {
 #[tokio::test(start_paused = true)]
 async fn the_manager_that_strips_and_re_adds_a_taint_moves_nothing() {
     let mut stage = Stage::new();
-    let outage = |added: i64| node("n1").ready_is(ReadyStatus::False, 0).tainted(not_ready(added));
+    let outage =
+        |added: i64| node("n1").ready_is(ConditionStatus::False, 0).tainted(not_ready(added));
     let pod = pod("a").tolerating(exists("node.kubernetes.io/not-ready").lasting(300));
     stage.put_pod(pod.clone()).await;
     stage.put_node(outage(0)).await;
     stage.write_records().await;
     stage.pass_secs(100.0).await;
-    stage.put_node(node("n1").ready_is(ReadyStatus::False, 0)).await;
+    stage.put_node(node("n1").ready_is(ConditionStatus::False, 0)).await;
     assert!(stage.timer(&pod).is_none(), "without a taint nothing counts");
     stage.pass_secs(8.0).await;
     stage.put_node(outage(108)).await;
@@ -128,17 +129,17 @@ async fn a_gap_that_is_too_long_ends_the_outage_and_its_record() {
     let mut stage = Stage::new();
     let pod = pod("a").tolerating(exists("node.kubernetes.io/not-ready").lasting(300));
     stage.put_pod(pod.clone()).await;
-    stage.put_node(node("n1").ready_is(ReadyStatus::False, 0).tainted(not_ready(0))).await;
+    stage.put_node(node("n1").ready_is(ConditionStatus::False, 0).tainted(not_ready(0))).await;
     stage.write_records().await;
     stage.pass_secs(10.0).await;
-    stage.put_node(node("n1").ready_is(ReadyStatus::False, 0)).await;
+    stage.put_node(node("n1").ready_is(ConditionStatus::False, 0)).await;
     stage.write_records().await;
     let record = |stage: &Stage| stage.cluster.lock().nodes["n1"].since_annotation.clone();
     assert!(record(&stage).is_some(), "kept through the gap");
     stage.pass_secs(61.0).await;
     stage.write_records().await;
     assert_eq!(record(&stage), None, "removed without any event of the node");
-    stage.put_node(node("n1").ready_is(ReadyStatus::False, 0).tainted(not_ready(71))).await;
+    stage.put_node(node("n1").ready_is(ConditionStatus::False, 0).tainted(not_ready(71))).await;
     stage.pass_secs(299.0).await;
     assert!(stage.asked().is_empty(), "counted from the new taint");
     stage.pass_secs(1.5).await;

@@ -4,7 +4,7 @@ use parking_lot::Mutex;
 use prometheus::Registry;
 
 use super::*;
-use crate::model::{Cause, Deadline, Effect, Kept, PodClass, Ready, ReadyStatus, Taint, Uid};
+use crate::model::{Cause, ConditionStatus, Deadline, Effect, Kept, PodClass, Ready, Taint, Uid};
 
 /// Generation of a pod that tolerates the taint as it is stored.
 const STORED: i64 = 2;
@@ -130,8 +130,9 @@ impl Requests for Fake {
             name: name.clone(),
             uid: Uid(1),
             taints: Arc::from([]),
-            ready: Ready { status: ReadyStatus::True, since: None },
+            ready: Ready { status: ConditionStatus::True, since: None },
             since_annotation: None,
+            upkeep: None,
         }))
     }
 }

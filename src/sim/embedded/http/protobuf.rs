@@ -20,12 +20,9 @@ pub(super) fn serves(resource: Resource) -> bool {
 
 /// The envelope of an object.
 pub(super) fn object(resource: Resource, object: &Value) -> Bytes {
-    let kind = resource.spec().kind;
-    if resource == Resource::Pods {
-        wire::seal(kind, &pod(object))
-    } else {
-        wire::seal(kind, &node(object))
-    }
+    let written =
+        if resource == Resource::Pods { pod(object).encode_to_vec() } else { node(object) };
+    wire::envelope(resource.spec().kind, written)
 }
 
 /// The envelope of a list of them. `list` is its metadata.
@@ -38,7 +35,7 @@ pub(super) fn page<'a>(
         if resource == Resource::Pods {
             pod(object).encode_to_vec().into()
         } else {
-            node(object).encode_to_vec().into()
+            node(object).into()
         }
     };
     let metadata = wire::ListMeta {
@@ -83,29 +80,32 @@ fn pod(object: &Value) -> wire::Pod {
     }
 }
 
-fn node(object: &Value) -> wire::Node {
+fn node(object: &Value) -> Vec<u8> {
     let taint = |taint: &Value| wire::Taint {
         key: bytes(taint, &["key"]),
         value: bytes(taint, &["value"]),
         effect: bytes(taint, &["effect"]),
         time_added: time(taint, &["timeAdded"]),
     };
-    wire::Node {
+    let labels = at(object, &["metadata", "labels"]).as_object().into_iter().flatten();
+    let unschedulable = at(object, &["spec", "unschedulable"]).as_bool().unwrap_or(false);
+    let node = wire::Node {
         metadata: metadata(object),
         spec: wire::NodeSpec {
             taints: list(object, &["spec", "taints"]).iter().map(taint).collect(),
         },
         status: wire::NodeStatus { conditions: conditions(object) },
-    }
+    };
+    let upkeep = wire::NodeUpkeep {
+        metadata: wire::UpkeepMeta { labels: labels.map(entry).collect() },
+        spec: wire::UpkeepSpec { unschedulable },
+    };
+    [node.encode_to_vec(), upkeep.encode_to_vec()].concat()
 }
 
 fn metadata(object: &Value) -> wire::ObjectMeta {
     let field = |name| Bytes::from(meta(object, name).to_owned());
     let annotations = at(object, &["metadata", "annotations"]).as_object().into_iter().flatten();
-    let entry = |(key, value): (&String, &Value)| wire::MapEntry {
-        key: key.clone().into(),
-        value: value.as_str().unwrap_or_default().to_owned().into(),
-    };
     wire::ObjectMeta {
         name: field("name"),
         namespace: field("namespace"),
@@ -118,10 +118,18 @@ fn metadata(object: &Value) -> wire::ObjectMeta {
     }
 }
 
+fn entry((key, value): (&String, &Value)) -> wire::MapEntry {
+    wire::MapEntry {
+        key: key.clone().into(),
+        value: value.as_str().unwrap_or_default().to_owned().into(),
+    }
+}
+
 fn conditions(object: &Value) -> Vec<wire::Condition> {
     let condition = |condition: &Value| wire::Condition {
         r#type: bytes(condition, &["type"]),
         status: bytes(condition, &["status"]),
+        last_heartbeat_time: time(condition, &["lastHeartbeatTime"]),
         last_transition_time: time(condition, &["lastTransitionTime"]),
         reason: bytes(condition, &["reason"]),
         message: bytes(condition, &["message"]),
