@@ -5,6 +5,7 @@
 //! - [`cluster`]: the API server. Watches nodes and pods into the view; sends requests out.
 //! - [`pipeline`]: work queues, shards, workers, timed queue. Knows nothing of taints.
 //! - [`taint`]: what a NoExecute taint means for a pod. Pure.
+//! - [`drain`]: which nodes are cordoned and drained, and which of their pods go. Pure.
 //! - [`evict`]: carries verdicts out: asks again, patches, deletes, retries.
 //! - [`observe`]: metrics, events, HTTP endpoints, logs.
 //! - [`controller`]: wires the rooms into a running process.
@@ -20,6 +21,7 @@ pub mod clock;
 pub mod cluster;
 pub mod config;
 pub mod controller;
+pub mod drain;
 pub mod evict;
 pub mod model;
 pub mod observe;
