@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::pods::{Phase, Resident};
 use crate::model::Labels;
 
-/// A PodDisruptionBudget.
+/// A `PodDisruptionBudget`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Budget {
     /// Namespace.
@@ -234,8 +234,8 @@ pub(crate) mod tests {
         resident(name).labelled([("app", "web")])
     }
 
-    fn blocked(name: &str) -> Option<Obstacle> {
-        Some(Obstacle::Blocked { budget: name.into() })
+    fn blocked(name: &str) -> Obstacle {
+        Obstacle::Blocked { budget: name.into() }
     }
 
     fn requiring(key: &str, test: Test) -> Selector {
@@ -280,8 +280,8 @@ pub(crate) mod tests {
     fn a_ready_pod_goes_while_more_are_healthy_than_must_be() {
         assert_eq!(obstacle(&web("a"), &[]), None);
         assert_eq!(obstacle(&web("a"), &[budget("web", 1, 3)]), None);
-        assert_eq!(obstacle(&web("a"), &[budget("web", 2, 1)]), blocked("web"));
-        assert_eq!(obstacle(&web("a"), &[budget("web", 1, 0)]), blocked("web"));
+        assert_eq!(obstacle(&web("a"), &[budget("web", 2, 1)]), Some(blocked("web")));
+        assert_eq!(obstacle(&web("a"), &[budget("web", 1, 0)]), Some(blocked("web")));
         let elsewhere = Budget { namespace: "shop".into(), ..budget("web", 2, 1) };
         assert_eq!(obstacle(&web("a"), &[elsewhere]), None);
     }
@@ -290,13 +290,13 @@ pub(crate) mod tests {
     fn a_pod_that_is_not_ready_goes_if_the_others_suffice_or_if_it_always_may() {
         let unready = web("a").unready();
         assert_eq!(obstacle(&unready, &[budget("web", 1, 1)]), None, "it holds no share");
-        assert_eq!(obstacle(&web("a"), &[budget("web", 1, 1)]), blocked("web"));
-        assert_eq!(obstacle(&unready, &[budget("web", 2, 1)]), blocked("web"));
+        assert_eq!(obstacle(&web("a"), &[budget("web", 1, 1)]), Some(blocked("web")));
+        assert_eq!(obstacle(&unready, &[budget("web", 2, 1)]), Some(blocked("web")));
         let always = Budget { lets_unready_go: true, ..budget("web", 2, 1) };
         assert_eq!(obstacle(&unready, std::slice::from_ref(&always)), None);
-        assert_eq!(obstacle(&web("a"), &[always]), blocked("web"));
+        assert_eq!(obstacle(&web("a"), &[always]), Some(blocked("web")));
         let none_desired = Budget { allowed: 0, ..budget("web", 0, 0) };
-        assert_eq!(obstacle(&unready, &[none_desired]), blocked("web"));
+        assert_eq!(obstacle(&unready, &[none_desired]), Some(blocked("web")));
     }
 
     #[test]
@@ -350,7 +350,7 @@ pub(crate) mod tests {
             of(Demand::MinAvailable(Amount::Count(3)), 0, 3, 0),
         ];
         for budget in used_up {
-            assert_eq!(obstacle(&web("a"), std::slice::from_ref(&budget)), blocked("web"));
+            assert_eq!(obstacle(&web("a"), std::slice::from_ref(&budget)), Some(blocked("web")));
         }
     }
 
@@ -367,6 +367,6 @@ pub(crate) mod tests {
     #[test]
     fn a_status_that_is_about_an_older_spec_allows_nothing() {
         let stale = Budget { observed: false, ..budget("web", 1, 3) };
-        assert_eq!(obstacle(&web("a"), &[stale]), blocked("web"));
+        assert_eq!(obstacle(&web("a"), &[stale]), Some(blocked("web")));
     }
 }

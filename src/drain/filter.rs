@@ -120,7 +120,7 @@ pub fn owners_needed<'a>(
 ///
 /// # Errors
 /// Nothing is known of the pod's owner, and it depends on it.
-pub fn fate(pod: &Resident, rules: &PodRules, owners: &Owners) -> Result<Fate, OwnerUnknown> {
+pub fn fate(pod: &Resident, rules: &PodRules, owners: &Owners) -> Result<Fate, Box<OwnerUnknown>> {
     if pod.mirror {
         return Ok(Fate::Leave(Why::Mirror, Stay::Expected));
     }
@@ -215,8 +215,8 @@ fn is_of(owner: &Owner, kind: &GroupKind) -> bool {
     owner.kind == kind.kind && kind.group.as_deref().is_none_or(|group| group == owner.group())
 }
 
-fn unknown(pod: &Resident, owner: &Owner, error: Arc<str>) -> OwnerUnknown {
-    OwnerUnknown { pod: pod.reference.clone(), owner: owner.clone(), error }
+fn unknown(pod: &Resident, owner: &Owner, error: Arc<str>) -> Box<OwnerUnknown> {
+    Box::new(OwnerUnknown { pod: pod.reference.clone(), owner: owner.clone(), error })
 }
 
 impl fmt::Display for Why {

@@ -112,7 +112,7 @@ pub(crate) mod build {
     use super::*;
     use crate::model::build::{pod, uid};
 
-    /// A ready, running pod of a ReplicaSet on `n1`, without volumes or labels.
+    /// A ready, running pod of a `ReplicaSet` on `n1`, without volumes or labels.
     pub(crate) fn resident(name: &str) -> Resident {
         Resident {
             reference: pod(name).reference(),

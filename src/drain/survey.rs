@@ -76,7 +76,7 @@ pub fn survey(
             Ok(Fate::Leave(why, stay)) => {
                 survey.left.push(Left { pod: pod.reference, why, stay });
             }
-            Err(unknown) => survey.unknown.push(unknown),
+            Err(unknown) => survey.unknown.push(*unknown),
         }
     }
     survey

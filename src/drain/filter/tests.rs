@@ -142,7 +142,8 @@ fn any_kind_can_be_left_by_group_and_kind() {
 
 #[test]
 fn annotations_protect_by_key_or_by_key_and_value() {
-    let cases: [(&[&str], &[(&str, &str)], bool); 11] = [
+    type Case = (&'static [&'static str], &'static [(&'static str, &'static str)], bool);
+    let cases: [Case; 11] = [
         (&[], &[("Useless", "")], false),
         (&["Protect"], &[], false),
         (&["Protect="], &[], false),
