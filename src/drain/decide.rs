@@ -11,7 +11,7 @@ use jiff::Timestamp;
 
 use super::condition::{ConditionRule, Holding};
 use super::ledger::after;
-use super::{Cordon, Owner, Phase, Policy, Record};
+use super::{Cordon, Claim, DrainPhase, Policy, Record};
 use crate::model::{Autoscaler, ConditionStatus, Node, Upkeep};
 
 /// What is to be done about a node.
@@ -32,7 +32,7 @@ pub enum Act {
     /// somebody has cordoned already is only taken note of.
     Begin {
         /// Who wants it.
-        owners: Vec<Owner>,
+        claims: Vec<Claim>,
         /// Drains that failed before.
         failures: u32,
     },
@@ -138,7 +138,7 @@ pub fn decide(node: &Node, policies: &[Policy], now: Timestamp) -> Step {
     match record {
         None if is_removed => Step::Rest,
         None => match Badness::of(upkeep, policies, now) {
-            Badness { owners, .. } if !owners.is_empty() => begin(owners, 0),
+            Badness { claims, .. } if !claims.is_empty() => begin(claims, 0),
             Badness { look_again: Some(at), .. } => Step::Wait(at),
             Badness { .. } => Step::Rest,
         },
@@ -165,9 +165,9 @@ pub fn scheduled_message(record: &Record) -> Option<String> {
     let scheduled = record.scheduled?;
     let begin = format!("Drain activity scheduled {scheduled}");
     Some(match (record.phase, record.ended) {
-        (Phase::Drained, Some(ended)) => format!("{begin} | Completed: {ended}"),
-        (Phase::Failed, Some(ended)) => format!("{begin} | Failed: {ended}"),
-        (Phase::Scheduled | Phase::Draining, _) => begin,
+        (DrainPhase::Drained, Some(ended)) => format!("{begin} | Completed: {ended}"),
+        (DrainPhase::Failed, Some(ended)) => format!("{begin} | Failed: {ended}"),
+        (DrainPhase::Scheduled | DrainPhase::Draining, _) => begin,
         _ => format!("{begin} | Called off"),
     })
 }
@@ -180,8 +180,8 @@ fn adopted(upkeep: &Upkeep, policies: &[Policy]) -> Option<Record> {
     }
     let policy = policies.iter().find(|policy| policy.selects(&upkeep.labels))?;
     let conditions = conditions.split(';').map(Arc::from).collect();
-    let owner = Owner { policy: Arc::clone(&policy.name), conditions };
-    Some(Record::new(Arc::from("draino"), Cordon::Ours, vec![owner]))
+    let claim = Claim { policy: Arc::clone(&policy.name), conditions };
+    Some(Record::new(Arc::from("draino"), Cordon::Ours, vec![claim]))
 }
 
 /// Whose the cordon is cannot be told any more, so it counts as somebody else's.
@@ -193,8 +193,8 @@ fn unreadable(upkeep: &Upkeep, error: &str) -> Step {
     Step::Act(Act::Write(Change { record, unschedulable: None, retry_taken: false, news }))
 }
 
-fn begin(owners: Vec<Owner>, failures: u32) -> Step {
-    Step::Act(Act::Begin { owners, failures })
+fn begin(claims: Vec<Claim>, failures: u32) -> Step {
+    Step::Act(Act::Begin { claims, failures })
 }
 
 /// A node that is cordoned by us, or drained on somebody else's cordon.
@@ -213,18 +213,18 @@ fn go_on(
     if let Some(step) = keep_vanished(&record, &clearing, now) {
         return step;
     }
-    if record.phase == Phase::Released {
+    if record.phase == DrainPhase::Released {
         return released(&record, upkeep, bad, &clearing, now);
     }
     if let Some(mark) = mark(&record, upkeep) {
         return Step::Act(mark);
     }
-    if bad.owners.is_empty() {
+    if bad.claims.is_empty() {
         return not_bad(node, record, policies, &clearing, now);
     }
-    let owners = bad.joined(&record, &clearing);
-    if owners != record.owners {
-        return Step::Act(Act::Write(Change::note(Record { owners, ..record })));
+    let claims = bad.joined(&record, &clearing);
+    if claims != record.claims {
+        return Step::Act(Act::Write(Change::note(Record { claims, ..record })));
     }
     match settings(&record, policies) {
         Some(policy) => still_bad(node, upkeep, record, policy, now),
@@ -240,7 +240,7 @@ fn settings<'a>(record: &Record, policies: &'a [Policy]) -> Option<&'a Policy> {
 /// The node is schedulable although our record says that it is cordoned.
 fn uncordoned_by_others(record: Record, bad: Badness) -> Step {
     Step::Act(Act::Write(if record.autoscaler && record.cordon == Cordon::Ours {
-        if bad.owners.is_empty() {
+        if bad.claims.is_empty() {
             Change { record: None, unschedulable: None, retry_taken: false, news: News::Uncordoned }
         } else {
             Change {
@@ -251,9 +251,9 @@ fn uncordoned_by_others(record: Record, bad: Badness) -> Step {
             }
         }
     } else {
-        let was_planned = matches!(record.phase, Phase::Scheduled | Phase::Draining);
+        let was_planned = matches!(record.phase, DrainPhase::Scheduled | DrainPhase::Draining);
         let record = Record {
-            phase: Phase::Released,
+            phase: DrainPhase::Released,
             cordon: Cordon::Lifted,
             next: None,
             why: Some(Arc::from(called_off::UNCORDONED)),
@@ -288,16 +288,16 @@ fn released(
     now: Timestamp,
 ) -> Step {
     let is_new = |condition: &Arc<str>| {
-        !record.owners.iter().any(|owner| owner.conditions.contains(condition))
+        !record.claims.iter().any(|claim| claim.conditions.contains(condition))
     };
-    let news = bad.owners.iter().flat_map(|owner| &owner.conditions).any(is_new);
+    let news = bad.claims.iter().flat_map(|claim| &claim.conditions).any(is_new);
     if let Some(mark) = mark(record, upkeep) {
         Step::Act(mark)
-    } else if news || upkeep.unschedulable && !bad.owners.is_empty() {
-        begin(bad.owners, 0)
+    } else if news || upkeep.unschedulable && !bad.claims.is_empty() {
+        begin(bad.claims, 0)
     } else {
         match clearing.clear_at {
-            Some(at) if at <= now && bad.owners.is_empty() => {
+            Some(at) if at <= now && bad.claims.is_empty() => {
                 Step::Act(Act::Write(Change { record: None, ..Change::note(record.clone()) }))
             }
             Some(at) if at > now => Step::Wait(at),
@@ -308,7 +308,7 @@ fn released(
 
 /// The condition `DrainScheduled`, if it is not as it should be.
 fn mark(record: &Record, upkeep: &Upkeep) -> Option<Act> {
-    let wanted = matches!(record.phase, Phase::Scheduled | Phase::Draining);
+    let wanted = matches!(record.phase, DrainPhase::Scheduled | DrainPhase::Draining);
     let is = upkeep
         .condition(Upkeep::SCHEDULED_CONDITION)
         .is_some_and(|condition| condition.status == ConditionStatus::True);
@@ -325,12 +325,12 @@ fn not_bad(
     clearing: &Clearing,
     now: Timestamp,
 ) -> Step {
-    let goes_on = record.phase == Phase::Draining
+    let goes_on = record.phase == DrainPhase::Draining
         && settings(&record, policies).is_some_and(|policy| !policy.stop_when_clear);
     if goes_on {
         return draining(node, record, now);
     }
-    if matches!(record.phase, Phase::Scheduled | Phase::Draining) {
+    if matches!(record.phase, DrainPhase::Scheduled | DrainPhase::Draining) {
         return call_off(record, called_off::CLEAR);
     }
     match clearing.clear_at {
@@ -348,7 +348,7 @@ fn not_bad(
 /// Back to a cordon without a plan.
 fn call_off(record: Record, why: &'static str) -> Step {
     let record = Record {
-        phase: Phase::Cordoned,
+        phase: DrainPhase::Cordoned,
         started: None,
         deadline: None,
         next: None,
@@ -370,7 +370,7 @@ fn still_bad(
 ) -> Step {
     let is_dead = node.ready.status == ConditionStatus::Unknown;
     match record.phase {
-        Phase::Cordoned => {
+        DrainPhase::Cordoned => {
             let held = if !policy.drain {
                 Some(called_off::CORDON_ONLY)
             } else if is_dead {
@@ -389,14 +389,14 @@ fn still_bad(
                 (None, _) => Step::Act(Act::Schedule(record)),
             }
         }
-        Phase::Scheduled if is_dead => call_off(record, called_off::UNREACHABLE),
-        Phase::Scheduled => {
+        DrainPhase::Scheduled if is_dead => call_off(record, called_off::UNREACHABLE),
+        DrainPhase::Scheduled => {
             let scheduled = record.scheduled.unwrap_or(now);
             let begins = policy.opens(scheduled.max(now));
             if begins > now { Step::Wait(begins) } else { Step::Act(Act::Start(record)) }
         }
-        Phase::Draining => draining(node, record, now),
-        Phase::Drained => {
+        DrainPhase::Draining => draining(node, record, now),
+        DrainPhase::Drained => {
             let at = after(record.ended.unwrap_or(now), policy.lingering);
             if record.lingers {
                 Step::Rest
@@ -407,7 +407,7 @@ fn still_bad(
                 Step::Act(Act::Write(Change { news: News::Lingers, ..Change::note(record) }))
             }
         }
-        Phase::Failed => {
+        DrainPhase::Failed => {
             let is_asked = upkeep.retry_asked;
             let next = record.next.map(|next| policy.opens(next.max(now)));
             match next {
@@ -415,13 +415,13 @@ fn still_bad(
                 Some(next) if next > now && !is_asked => Step::Wait(next),
                 None if !is_asked => Step::Rest,
                 _ if record.cordon == Cordon::Lifted => {
-                    begin(record.owners.clone(), record.failures)
+                    begin(record.claims.clone(), record.failures)
                 }
                 _ => Step::Act(Act::Start(record)),
             }
         }
         // Seen to before.
-        Phase::Released => Step::Rest,
+        DrainPhase::Released => Step::Rest,
     }
 }
 
@@ -438,14 +438,14 @@ fn draining(node: &Node, record: Record, now: Timestamp) -> Step {
 /// Which policies find the node bad.
 #[derive(Debug)]
 struct Badness {
-    owners: Vec<Owner>,
+    claims: Vec<Claim>,
     /// When some condition may stand otherwise, without any event.
     look_again: Option<Timestamp>,
 }
 
 impl Badness {
     fn of(upkeep: &Upkeep, policies: &[Policy], now: Timestamp) -> Self {
-        let mut badness = Self { owners: Vec::new(), look_again: None };
+        let mut badness = Self { claims: Vec::new(), look_again: None };
         for policy in policies.iter().filter(|policy| policy.selects(&upkeep.labels)) {
             let mut conditions = Vec::new();
             for rule in &policy.conditions {
@@ -457,38 +457,38 @@ impl Badness {
                 }
             }
             if !conditions.is_empty() {
-                badness.owners.push(Owner { policy: Arc::clone(&policy.name), conditions });
+                badness.claims.push(Claim { policy: Arc::clone(&policy.name), conditions });
             }
         }
         badness
     }
 
     /// Those, and what is recorded and has not cleared.
-    fn joined(&self, record: &Record, clearing: &Clearing) -> Vec<Owner> {
-        let mut owners = self.owners.clone();
+    fn joined(&self, record: &Record, clearing: &Clearing) -> Vec<Claim> {
+        let mut claims = self.claims.clone();
         for old in &clearing.remaining {
-            match owners.iter_mut().find(|owner| owner.policy == old.policy) {
-                Some(owner) => {
+            match claims.iter_mut().find(|claim| claim.policy == old.policy) {
+                Some(claim) => {
                     for condition in &old.conditions {
-                        if !owner.conditions.contains(condition) {
-                            owner.conditions.push(Arc::clone(condition));
+                        if !claim.conditions.contains(condition) {
+                            claim.conditions.push(Arc::clone(condition));
                         }
                     }
                 }
-                None => owners.push(old.clone()),
+                None => claims.push(old.clone()),
             }
         }
         // The same set in another order is no news.
-        let is_same = owners.len() == record.owners.len()
-            && owners.iter().all(|owner| {
-                record.owners.iter().any(|old| {
-                    old.policy == owner.policy
-                        && old.conditions.len() == owner.conditions.len()
-                        && old.conditions.iter().all(|c| owner.conditions.contains(c))
+        let is_same = claims.len() == record.claims.len()
+            && claims.iter().all(|claim| {
+                record.claims.iter().any(|old| {
+                    old.policy == claim.policy
+                        && old.conditions.len() == claim.conditions.len()
+                        && old.conditions.iter().all(|c| claim.conditions.contains(c))
                 })
             })
-            && owners.first().map(|o| &o.policy) == record.owners.first().map(|o| &o.policy);
-        if is_same { record.owners.clone() } else { owners }
+            && claims.first().map(|o| &o.policy) == record.claims.first().map(|o| &o.policy);
+        if is_same { record.claims.clone() } else { claims }
     }
 }
 
@@ -500,17 +500,17 @@ struct Clearing {
     /// One of them is not reported at all.
     some_absent: bool,
     /// Owners that have not cleared, with the conditions that have not.
-    remaining: Vec<Owner>,
+    remaining: Vec<Claim>,
 }
 
 impl Clearing {
     fn of(record: &Record, upkeep: &Upkeep, policies: &[Policy], now: Timestamp) -> Self {
         let mut clearing =
             Self { clear_at: Some(Timestamp::MIN), some_absent: false, remaining: Vec::new() };
-        for owner in &record.owners {
-            let policy = policies.iter().find(|policy| policy.name == owner.policy);
+        for claim in &record.claims {
+            let policy = policies.iter().find(|policy| policy.name == claim.policy);
             let mut conditions = Vec::new();
-            for condition in &owner.conditions {
+            for condition in &claim.conditions {
                 let at = clearing.one(condition, policy, record, upkeep, now);
                 clearing.clear_at = match (clearing.clear_at, at) {
                     (Some(known), Some(at)) => Some(known.max(at)),
@@ -521,8 +521,8 @@ impl Clearing {
                 }
             }
             if !conditions.is_empty() {
-                let policy = Arc::clone(&owner.policy);
-                clearing.remaining.push(Owner { policy, conditions });
+                let policy = Arc::clone(&claim.policy);
+                clearing.remaining.push(Claim { policy, conditions });
             }
         }
         clearing
@@ -548,7 +548,7 @@ impl Clearing {
                 Err(_) => return Some(Timestamp::MIN),
             },
         };
-        if record.phase == Phase::Released {
+        if record.phase == DrainPhase::Released {
             // A person has decided. What is good again may be bad again.
             rule.clear_after.get_or_insert(ConditionRule::CLEAR_AFTER);
         }

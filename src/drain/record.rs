@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 /// How far it came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Phase {
+pub enum DrainPhase {
     /// Cordoned; no drain is planned for now. `why` says why not.
     Cordoned,
     /// Its drain begins at `scheduled`.
@@ -30,7 +30,7 @@ pub enum Phase {
     Released,
 }
 
-impl Phase {
+impl DrainPhase {
     /// All of them.
     pub const ALL: [Self; 6] = [
         Self::Cordoned,
@@ -54,7 +54,7 @@ impl Phase {
     }
 }
 
-impl fmt::Display for Phase {
+impl fmt::Display for DrainPhase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.label())
     }
@@ -64,7 +64,7 @@ impl fmt::Display for Phase {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Cordon {
-    /// Ours: it goes when its last owner is gone.
+    /// Ours: it goes when its last claim is gone.
     Ours,
     /// The node was cordoned already: it is somebody else's to lift.
     Foreign,
@@ -74,7 +74,7 @@ pub enum Cordon {
 
 /// A policy that wants the node cordoned.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Owner {
+pub struct Claim {
     /// Name of the policy.
     pub policy: Arc<str>,
     /// Its conditions that were bad, each as draino writes them: `Type=Status,Duration`.
@@ -87,11 +87,11 @@ pub struct Record {
     /// Tells this cordon and its drains from all others of the node.
     pub session: Arc<str>,
     /// How far it came.
-    pub phase: Phase,
+    pub phase: DrainPhase,
     /// Whose cordon it is.
     pub cordon: Cordon,
     /// Who wants it. The first one's settings are those of the drain.
-    pub owners: Vec<Owner>,
+    pub claims: Vec<Claim>,
     /// When its drain begins, or began.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub scheduled: Option<Timestamp>,
@@ -140,12 +140,12 @@ pub struct ParseRecordError(#[from] serde_json::Error);
 
 impl Record {
     /// A new session.
-    pub fn new(session: Arc<str>, cordon: Cordon, owners: Vec<Owner>) -> Self {
+    pub fn new(session: Arc<str>, cordon: Cordon, claims: Vec<Claim>) -> Self {
         Self {
             session,
-            phase: Phase::Cordoned,
+            phase: DrainPhase::Cordoned,
             cordon,
-            owners,
+            claims,
             scheduled: None,
             started: None,
             deadline: None,
@@ -175,10 +175,10 @@ impl Record {
         serde_json::to_string(self).unwrap_or_default()
     }
 
-    /// The annotation `draino.planet.com/conditions`: the bad conditions of all owners, each once.
+    /// The annotation `draino.planet.com/conditions`: the bad conditions of all claims, each once.
     pub fn draino_conditions(&self) -> String {
         let mut all: Vec<&str> = Vec::new();
-        for condition in self.owners.iter().flat_map(|owner| &owner.conditions) {
+        for condition in self.claims.iter().flat_map(|claim| &claim.conditions) {
             if !all.contains(&&**condition) {
                 all.push(condition);
             }
@@ -188,7 +188,7 @@ impl Record {
 
     /// Name of the policy whose settings are those of the drain.
     pub fn policy(&self) -> &str {
-        self.owners.first().map_or("", |owner| &owner.policy)
+        self.claims.first().map_or("", |claim| &claim.policy)
     }
 }
 
@@ -196,23 +196,23 @@ impl Record {
 mod tests {
     use super::*;
 
-    fn owner(policy: &str, conditions: &[&str]) -> Owner {
+    fn claim(policy: &str, conditions: &[&str]) -> Claim {
         let conditions = conditions.iter().map(|text| Arc::from(*text)).collect();
-        Owner { policy: Arc::from(policy), conditions }
+        Claim { policy: Arc::from(policy), conditions }
     }
 
     #[test]
     fn a_record_is_short_and_reads_back() {
         let mut record =
-            Record::new(Arc::from("5f"), Cordon::Ours, vec![owner("kernel", &["Bad=True,0s"])]);
+            Record::new(Arc::from("5f"), Cordon::Ours, vec![claim("kernel", &["Bad=True,0s"])]);
         assert_eq!(
             record.format(),
-            r#"{"session":"5f","phase":"cordoned","cordon":"ours","owners":[{"policy":"kernel","conditions":["Bad=True,0s"]}]}"#
+            r#"{"session":"5f","phase":"cordoned","cordon":"ours","claims":[{"policy":"kernel","conditions":["Bad=True,0s"]}]}"#
         );
         assert_eq!(Record::parse(&record.format()).unwrap(), record);
         let at: Timestamp = "2026-01-01T12:00:00Z".parse().unwrap();
         record = Record {
-            phase: Phase::Failed,
+            phase: DrainPhase::Failed,
             scheduled: Some(at),
             started: Some(at),
             deadline: Some(at),
@@ -235,21 +235,21 @@ mod tests {
         for text in ["", "{}", "[]", "null", r#"{"session":"a","phase":"gone"}"#] {
             assert!(Record::parse(text).is_err(), "{text}");
         }
-        let newer = r#"{"session":"a","phase":"drained","cordon":"foreign","owners":[],"more":1}"#;
-        assert_eq!(Record::parse(newer).unwrap().phase, Phase::Drained);
+        let newer = r#"{"session":"a","phase":"drained","cordon":"foreign","claims":[],"more":1}"#;
+        assert_eq!(Record::parse(newer).unwrap().phase, DrainPhase::Drained);
     }
 
     #[test]
     fn every_phase_is_written_by_its_label() {
-        for phase in Phase::ALL {
+        for phase in DrainPhase::ALL {
             assert_eq!(serde_json::to_string(&phase).unwrap(), format!("\"{phase}\""));
         }
     }
 
     #[test]
     fn draino_reads_each_condition_once() {
-        let owners = vec![owner("a", &["X=True,0s", "Y=False,10m0s"]), owner("b", &["X=True,0s"])];
-        let record = Record::new(Arc::from("1"), Cordon::Ours, owners);
+        let claims = vec![claim("a", &["X=True,0s", "Y=False,10m0s"]), claim("b", &["X=True,0s"])];
+        let record = Record::new(Arc::from("1"), Cordon::Ours, claims);
         assert_eq!(record.draino_conditions(), "X=True,0s;Y=False,10m0s");
         assert_eq!(record.policy(), "a");
     }

@@ -18,7 +18,7 @@ use crate::backoff::Backoff;
 use crate::cluster::{Api, OwnerLookup, RequestError, StoredNode, UpkeepPatch};
 use crate::controller::state::Shared;
 use crate::drain::{
-    Act, AtDeadline, Change, Cordon, News, Owner, Phase, Policy, Record, Step, Survey,
+    Act, AtDeadline, Change, Cordon, News, Claim, DrainPhase, Policy, Record, Step, Survey,
     Undrainable, decide, owners_needed, survey, turn,
 };
 use crate::evict::Order;
@@ -205,7 +205,7 @@ impl Conductor {
     }
 
     /// Whether the caps let a node be cordoned. It is told once that it has to wait.
-    fn is_granted(&self, node: &Node, owners: &[Owner]) -> bool {
+    fn is_granted(&self, node: &Node, owners: &[Claim]) -> bool {
         let Some(upkeep) = &node.upkeep else { return false };
         let Some(policy) = owners.first().and_then(|owner| self.drains.policy(&owner.policy))
         else {
@@ -249,7 +249,7 @@ impl Conductor {
     async fn begin(
         &self,
         stored: &StoredNode,
-        owners: Vec<Owner>,
+        owners: Vec<Claim>,
         failures: u32,
     ) -> Result<Went, RequestError> {
         let node = &stored.node;
@@ -282,7 +282,7 @@ impl Conductor {
             }
         }
         if let Some(at) = scheduled {
-            record.phase = Phase::Scheduled;
+            record.phase = DrainPhase::Scheduled;
             record.scheduled = Some(at);
         }
         let news = if is_foreign { News::None } else { News::Cordoned };
@@ -310,7 +310,7 @@ impl Conductor {
         }
         let at = self.slot(&node.name, policy);
         let record = Record {
-            phase: Phase::Scheduled,
+            phase: DrainPhase::Scheduled,
             scheduled: Some(at),
             next: None,
             why: None,
@@ -328,7 +328,7 @@ impl Conductor {
         }
         let now = whole(self.shared.clock.now());
         let record = Record {
-            phase: Phase::Draining,
+            phase: DrainPhase::Draining,
             scheduled: record.scheduled.or(Some(now)),
             started: Some(now),
             deadline: Some(deadline(policy, &survey, now)),
@@ -351,7 +351,7 @@ impl Conductor {
         let now = self.shared.clock.now();
         if survey.is_drained() {
             let record = Record {
-                phase: Phase::Drained,
+                phase: DrainPhase::Drained,
                 ended: Some(whole(now)),
                 next: None,
                 why: None,
@@ -425,7 +425,7 @@ impl Conductor {
         let next = (failures < policy.retry.attempts)
             .then(|| after(now, retry.pause(failures, who.into())));
         let record = Record {
-            phase: Phase::Failed,
+            phase: DrainPhase::Failed,
             cordon: if lifts { Cordon::Lifted } else { record.cordon },
             ended: Some(now),
             failures,
@@ -451,11 +451,11 @@ impl Conductor {
         why: Arc<str>,
     ) -> Result<Went, RequestError> {
         let pause = self.hindered(&stored.node, &why);
-        if record.why.as_deref() == Some(&*why) && record.phase == Phase::Cordoned {
+        if record.why.as_deref() == Some(&*why) && record.phase == DrainPhase::Cordoned {
             return Ok(Went::Later(pause));
         }
         let next = Some(whole(self.after(pause)));
-        let record = Record { phase: Phase::Cordoned, next, why: Some(why), ..record };
+        let record = Record { phase: DrainPhase::Cordoned, next, why: Some(why), ..record };
         self.write(stored, Change::note(record)).await
     }
 

@@ -8,7 +8,7 @@ use prometheus::{IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
 
 use super::Drains;
 use crate::controller::state::Shared;
-use crate::drain::{Phase, Record};
+use crate::drain::{DrainPhase, Record};
 
 /// Counters of what was done. Clones share them.
 #[derive(Clone, Debug)]
@@ -114,7 +114,7 @@ impl Collector for Nodes {
     }
 
     fn collect(&self) -> Vec<MetricFamily> {
-        let mut counts = [0; Phase::ALL.len()];
+        let mut counts = [0; DrainPhase::ALL.len()];
         if let Some(shared) = self.shared.upgrade() {
             shared.view.each_node(|node| {
                 let record = node.upkeep.as_ref().and_then(|upkeep| upkeep.record.as_deref());
@@ -123,7 +123,7 @@ impl Collector for Nodes {
                 }
             });
         }
-        for phase in Phase::ALL {
+        for phase in DrainPhase::ALL {
             self.phases.with_label_values(&[phase.label()]).set(counts[phase as usize]);
         }
         let ledger = self.drains.ledger.lock();

@@ -19,7 +19,7 @@ pub(super) use metrics::DrainMetrics;
 pub(super) use news::Reporter;
 
 use crate::cluster::Watched;
-use crate::drain::{Act, Ledger, News, Phase, Policy, Record, Step, decide, is_draining};
+use crate::drain::{Act, Ledger, News, DrainPhase, Policy, Record, Step, decide, is_draining};
 use crate::model::{Node, NodeName};
 use crate::pipeline::TimedQueue;
 
@@ -57,7 +57,7 @@ impl Drains {
         self.ledger.lock().forget(&node.name);
         let record = node.upkeep.as_ref().and_then(|upkeep| upkeep.record.as_deref());
         if let Some(Ok(record)) = record.map(Record::parse)
-            && record.phase == Phase::Draining
+            && record.phase == DrainPhase::Draining
         {
             self.reporter.tell(node, &News::Drained { cause: "node_deleted" });
         }
