@@ -392,7 +392,7 @@ fn still_bad(
         DrainPhase::Scheduled if is_dead => call_off(record, called_off::UNREACHABLE),
         DrainPhase::Scheduled => {
             let scheduled = record.scheduled.unwrap_or(now);
-            let begins = policy.opens(scheduled.max(now));
+            let begins = opens(policy, scheduled.max(now));
             if begins > now { Step::Wait(begins) } else { Step::Act(Act::Start(record)) }
         }
         DrainPhase::Draining => draining(node, record, now),
@@ -409,7 +409,7 @@ fn still_bad(
         }
         DrainPhase::Failed => {
             let is_asked = upkeep.retry_asked;
-            let next = record.next.map(|next| policy.opens(next.max(now)));
+            let next = record.next.map(|next| opens(policy, next.max(now)));
             match next {
                 _ if is_dead => Step::Rest,
                 Some(next) if next > now && !is_asked => Step::Wait(next),
@@ -447,15 +447,10 @@ impl Badness {
     fn of(upkeep: &Upkeep, policies: &[Policy], now: Timestamp) -> Self {
         let mut badness = Self { claims: Vec::new(), look_again: None };
         for policy in policies.iter().filter(|policy| policy.selects(&upkeep.labels)) {
-            let mut conditions = Vec::new();
-            for rule in &policy.conditions {
-                if rule.judge(upkeep, now) == Holding::Bad {
-                    conditions.push(Arc::from(rule.to_string()));
-                }
-                if let Some(at) = rule.looks_again_at(upkeep, now) {
-                    badness.look_again = Some(badness.look_again.map_or(at, |known| known.min(at)));
-                }
-            }
+            let conditions: Vec<Arc<str>> =
+                policy.bad(upkeep, now).map(|rule| Arc::from(rule.to_string())).collect();
+            let look_again = policy.looks_again_at(upkeep, now);
+            badness.look_again = [badness.look_again, look_again].into_iter().flatten().min();
             if !conditions.is_empty() {
                 badness.claims.push(Claim { policy: Arc::clone(&policy.name), conditions });
             }
@@ -559,6 +554,11 @@ impl Clearing {
         }
         rule.over_from(holding)
     }
+}
+
+/// The first moment from this one on at which a drain may begin.
+fn opens(policy: &Policy, from: Timestamp) -> Timestamp {
+    policy.next_opening(from).unwrap_or(Timestamp::MAX)
 }
 
 /// As the API stores times: whole seconds.

@@ -39,9 +39,6 @@ const BACKOFF: Backoff =
     Backoff { first: Duration::from_millis(250), most: Duration::from_secs(30) };
 /// Budgets are read once for so long: many nodes are looked at at the same time.
 const BUDGETS_LAST: Duration = Duration::from_secs(1);
-/// A drain may take at least so long, whatever its pods' grace: budgets need time. draino's default.
-const LEAST_DRAIN: Duration = Duration::from_secs(8 * 60);
-
 /// Carries out steps of drains. Clones share everything.
 #[derive(Clone)]
 pub(in crate::controller) struct Conductor {
@@ -163,8 +160,8 @@ impl Conductor {
                 self.drains.ledger.lock().withdraw(name);
                 return Ok(Went::Done);
             }
-            Step::Act(Act::Begin { owners, .. }) => {
-                if !self.is_granted(&known, &owners) {
+            Step::Act(Act::Begin { claims, .. }) => {
+                if !self.is_granted(&known, &claims) {
                     return Ok(Went::Later(UNTIL_ROOM));
                 }
             }
@@ -205,9 +202,9 @@ impl Conductor {
     }
 
     /// Whether the caps let a node be cordoned. It is told once that it has to wait.
-    fn is_granted(&self, node: &Node, owners: &[Claim]) -> bool {
+    fn is_granted(&self, node: &Node, claims: &[Claim]) -> bool {
         let Some(upkeep) = &node.upkeep else { return false };
-        let Some(policy) = owners.first().and_then(|owner| self.drains.policy(&owner.policy))
+        let Some(policy) = claims.first().and_then(|claim| self.drains.policy(&claim.policy))
         else {
             return false;
         };
@@ -230,7 +227,7 @@ impl Conductor {
 
     async fn act(&self, stored: &StoredNode, act: Act) -> Result<Went, RequestError> {
         match act {
-            Act::Begin { owners, failures } => self.begin(stored, owners, failures).await,
+            Act::Begin { claims, failures } => self.begin(stored, claims, failures).await,
             Act::Schedule(record) => self.schedule(stored, record).await,
             Act::Start(record) => self.start(stored, record).await,
             Act::Conduct(record) => self.conduct(stored, &record).await,
@@ -249,20 +246,20 @@ impl Conductor {
     async fn begin(
         &self,
         stored: &StoredNode,
-        owners: Vec<Claim>,
+        claims: Vec<Claim>,
         failures: u32,
     ) -> Result<Went, RequestError> {
         let node = &stored.node;
-        let Some(policy) = owners.first().and_then(|owner| self.drains.policy(&owner.policy))
+        let Some(policy) = claims.first().and_then(|claim| self.drains.policy(&claim.policy))
         else {
             return Ok(Went::Done);
         };
-        if !self.is_granted(node, &owners) {
+        if !self.is_granted(node, &claims) {
             return Ok(Went::Later(UNTIL_ROOM));
         }
         let is_foreign = node.upkeep.as_ref().is_some_and(|upkeep| upkeep.unschedulable);
         let cordon = if is_foreign { Cordon::Foreign } else { Cordon::Ours };
-        let mut record = Record::new(session(), cordon, owners);
+        let mut record = Record::new(session(), cordon, claims);
         record.failures = failures;
         let mut scheduled = None;
         if policy.drain && node.ready.status != ConditionStatus::Unknown {
@@ -581,10 +578,7 @@ fn left(survey: &Survey) -> String {
 }
 
 fn deadline(policy: &Policy, survey: &Survey, now: Timestamp) -> Timestamp {
-    let grace = match policy.max_grace {
-        Some(most) => most,
-        None => survey.longest_grace().max(LEAST_DRAIN),
-    };
+    let grace = policy.max_grace.unwrap_or_else(|| survey.longest_grace());
     after(now, policy.deadline.unwrap_or(grace + policy.headroom))
 }
 
