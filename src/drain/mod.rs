@@ -1,17 +1,27 @@
 //! Cordon and drain by node conditions: what a policy says of a node, what a drain does to its
 //! pods, and in which order. Pure: no I/O, no clock of its own.
 
+mod budget;
 mod condition;
 mod duration;
+mod filter;
+mod order;
+mod pods;
 mod policy;
+mod survey;
 mod syntax;
 mod window;
 
+pub use budget::{Amount, Budget, Demand, Obstacle, Requirement, Selector, Test, obstacle};
 pub use condition::{ConditionRule, Holding, format_conditions, recorded_conditions};
 pub use duration::{DURATION_REMEDY, format_duration, parse_duration};
+pub use filter::{Existence, Fate, OwnerUnknown, Owners, Stay, Why, fate, owners_needed};
+pub use order::{Turn, turn};
+pub use pods::{LocalVolume, LocalVolumeKind, Owner, Phase, Resident};
 pub use policy::{
     AtDeadline, Cap, CapScope, GroupKind, Limit, NodeSelector, Pace, PodRules, Policy,
     PriorityGroup, Protection, Retry, Undrainable,
 };
+pub use survey::{Hindrance, Left, Survey, survey};
 pub use syntax::SyntaxError;
 pub use window::Window;
