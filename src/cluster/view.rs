@@ -169,7 +169,11 @@ impl View {
                 && node.since_annotation.is_none()
                 && node.upkeep.is_none() =>
             {
-                if entry.pods.is_empty() { NodeSeen::Unimportant } else { NodeSeen::Changed }
+                if entry.pods.is_empty() {
+                    NodeSeen::Unimportant
+                } else {
+                    NodeSeen::Changed
+                }
             }
             _ => NodeSeen::Changed,
         };

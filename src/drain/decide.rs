@@ -11,7 +11,7 @@ use jiff::Timestamp;
 
 use super::condition::{ConditionRule, Holding};
 use super::ledger::after;
-use super::{Cordon, Claim, DrainPhase, Policy, Record};
+use super::{Claim, Cordon, DrainPhase, Policy, Record};
 use crate::model::{Autoscaler, ConditionStatus, Node, Upkeep};
 
 /// What is to be done about a node.
@@ -357,7 +357,12 @@ fn call_off(record: Record, why: &'static str) -> Step {
         ..record
     };
     let news = News::CalledOff(why);
-    Step::Act(Act::Write(Change { record: Some(record), unschedulable: None, retry_taken: false, news }))
+    Step::Act(Act::Write(Change {
+        record: Some(record),
+        unschedulable: None,
+        retry_taken: false,
+        news,
+    }))
 }
 
 /// The node is bad, cordoned, and ours to drain.

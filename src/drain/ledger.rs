@@ -61,12 +61,12 @@ struct Waiting {
 
 /// Why a node may not be cordoned now.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{out} of {total} nodes{scope} are out of use, and {limit} may be")]
+#[error("{out} of {total} nodes{scope} are out of use already, and {most} may be")]
 pub struct Capped {
     out: u32,
     total: u32,
     scope: String,
-    limit: Limit,
+    most: u32,
 }
 
 impl Ledger {
@@ -94,9 +94,11 @@ impl Ledger {
         if upkeep.unschedulable {
             self.granted.remove(name);
         }
-        let scopes = std::iter::once(None).chain(self.keys.iter().map(|key| {
-            Some((Arc::clone(key), upkeep.labels.get(key).map(Arc::from)))
-        }));
+        let scopes = std::iter::once(None).chain(
+            self.keys
+                .iter()
+                .map(|key| Some((Arc::clone(key), upkeep.labels.get(key).map(Arc::from)))),
+        );
         let entry = Entry {
             unschedulable: upkeep.unschedulable,
             out: upkeep.unschedulable || self.granted.contains_key(name),
@@ -226,17 +228,13 @@ impl Ledger {
             Some((key, Some(value))) => format!(" with {key}={value}"),
             Some((key, None)) => format!(" without label {key}"),
         };
-        Err(Capped { out, total, scope, limit: cap.limit })
+        Err(Capped { out, total, scope, most })
     }
 
     fn expire(&mut self, now: Timestamp) {
         let old = |at: &Timestamp| after(*at, GRANT_LASTS) < now;
-        let expired: Vec<NodeName> = self
-            .granted
-            .iter()
-            .filter(|(_, at)| old(at))
-            .map(|(name, _)| name.clone())
-            .collect();
+        let expired: Vec<NodeName> =
+            self.granted.iter().filter(|(_, at)| old(at)).map(|(name, _)| name.clone()).collect();
         for name in expired {
             self.give_back(&name);
         }
@@ -246,7 +244,8 @@ impl Ledger {
     fn count(&mut self, name: &NodeName, granted: bool) {
         if let Some(entry) = self.nodes.get(name) {
             let out = entry.unschedulable || granted;
-            let entry = Entry { out, unschedulable: entry.unschedulable, scopes: entry.scopes.clone() };
+            let entry =
+                Entry { out, unschedulable: entry.unschedulable, scopes: entry.scopes.clone() };
             self.put(name, Some(entry));
         }
     }

@@ -4,8 +4,8 @@
 mod budget;
 #[cfg(test)]
 pub(crate) mod build;
-mod decide;
 mod condition;
+mod decide;
 mod duration;
 mod filter;
 mod ledger;
@@ -18,8 +18,8 @@ mod syntax;
 mod window;
 
 pub use budget::{Amount, Budget, Demand, Obstacle, Requirement, Selector, Test, obstacle};
-pub use decide::{Act, Change, News, Step, decide, is_draining};
 pub use condition::{ConditionRule, Holding, format_conditions, recorded_conditions};
+pub use decide::{Act, Change, News, Step, decide, is_draining};
 pub use duration::{DURATION_REMEDY, format_duration, parse_duration};
 pub use filter::{Existence, Fate, OwnerUnknown, Owners, Stay, Why, fate, owners_needed};
 pub use ledger::{Capped, Ledger};

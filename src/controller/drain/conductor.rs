@@ -18,8 +18,8 @@ use crate::backoff::Backoff;
 use crate::cluster::{Api, OwnerLookup, RequestError, StoredNode, UpkeepPatch};
 use crate::controller::state::Shared;
 use crate::drain::{
-    Act, AtDeadline, Change, Cordon, News, Claim, DrainPhase, Policy, Record, Step, Survey,
-    Undrainable, decide, owners_needed, survey, turn,
+    Act, AtDeadline, Change, Claim, Cordon, DrainPhase, News, Policy, Record, Step, Survey,
+    Undrainable, owners_needed, survey, turn,
 };
 use crate::evict::Order;
 use crate::model::{ConditionStatus, Node, NodeName};
@@ -103,20 +103,9 @@ pub(in crate::controller) async fn run(
 }
 
 impl Conductor {
-    pub(in crate::controller) fn new(
-        shared: Arc<Shared>,
-        drains: Arc<Drains>,
-        api: Api,
-    ) -> Self {
+    pub(in crate::controller) fn new(shared: Arc<Shared>, drains: Arc<Drains>, api: Api) -> Self {
         let owners = Arc::new(OwnerLookup::new(api.clone()));
-        Self {
-            shared,
-            drains,
-            api,
-            owners,
-            budgets: Arc::default(),
-            troubles: Arc::default(),
-        }
+        Self { shared, drains, api, owners, budgets: Arc::default(), troubles: Arc::default() }
     }
 
     /// Brings a node as far as it goes now.
@@ -236,8 +225,10 @@ impl Conductor {
             Act::Mark { scheduled, message } => {
                 let now = self.shared.clock.now();
                 let watched = &self.drains.watched;
-                let marked =
-                    self.api.mark_scheduled(&stored.node, scheduled, &message, now, watched).await?;
+                let marked = self
+                    .api
+                    .mark_scheduled(&stored.node, scheduled, &message, now, watched)
+                    .await?;
                 Ok(Went::On(marked))
             }
         }
@@ -375,9 +366,8 @@ impl Conductor {
                 delete: record.forced,
             })
         };
-        let capped = |pod: &crate::drain::Resident| {
-            policy.max_grace.filter(|most| pod.grace > *most)
-        };
+        let capped =
+            |pod: &crate::drain::Resident| policy.max_grace.filter(|most| pod.grace > *most);
         let graces: AHashMap<_, _> =
             survey.go.iter().map(|pod| (pod.reference.uid, capped(pod))).collect();
         let (cut, whole): (Vec<_>, Vec<_>) = turn
@@ -561,8 +551,7 @@ fn hindrances(survey: &Survey) -> Option<Arc<str>> {
 fn left(survey: &Survey) -> String {
     const NAMED: usize = 3;
     let pods: Vec<_> = survey.go.iter().chain(&survey.going).collect();
-    let named: Vec<String> =
-        pods.iter().take(NAMED).map(|pod| pod.reference.to_string()).collect();
+    let named: Vec<String> = pods.iter().take(NAMED).map(|pod| pod.reference.to_string()).collect();
     let obstacles: Vec<String> = survey
         .obstacles
         .iter()

@@ -19,7 +19,7 @@ pub(super) use metrics::DrainMetrics;
 pub(super) use news::Reporter;
 
 use crate::cluster::Watched;
-use crate::drain::{Act, Ledger, News, DrainPhase, Policy, Record, Step, decide, is_draining};
+use crate::drain::{Act, DrainPhase, Ledger, News, Policy, Record, Step, decide, is_draining};
 use crate::model::{Node, NodeName};
 use crate::pipeline::TimedQueue;
 

@@ -64,8 +64,10 @@ impl Reporter {
                 self.warning(node, "DrainedNodeLingers", message);
             }
             News::Unreadable(error) => {
-                let message = format!("{error}; it is replaced, and the node's cordon, if there is \
-                    one, counts as somebody else's");
+                let message = format!(
+                    "{error}; it is replaced, and the node's cordon, if there is \
+                    one, counts as somebody else's"
+                );
                 self.warning(node, "DrainRecordUnreadable", &message);
             }
         }
@@ -130,6 +132,12 @@ impl Reporter {
     }
 
     fn send(&self, node: &Node, kind: &'static str, reason: &'static str, message: &str) {
-        self.recorder.about_node(&NodeEvent { name: &node.name, uid: node.uid, kind, reason, message });
+        self.recorder.about_node(&NodeEvent {
+            name: &node.name,
+            uid: node.uid,
+            kind,
+            reason,
+            message,
+        });
     }
 }

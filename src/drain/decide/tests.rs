@@ -1,8 +1,8 @@
 use std::time::Duration;
 
 use super::*;
-use crate::drain::{DrainPhase, Window};
 use crate::drain::build::{kept, policy};
+use crate::drain::{DrainPhase, Window};
 use crate::model::ConditionStatus::{False, True, Unknown};
 use crate::model::build::{at, node as bare};
 
