@@ -113,16 +113,16 @@ pub enum News {
 }
 
 /// Why a drain is called off.
-pub mod called_off {
+mod called_off {
     /// Somebody uncordoned the node.
-    pub const UNCORDONED: &str = "somebody uncordoned the node";
+    pub(super) const UNCORDONED: &str = "somebody uncordoned the node";
     /// No condition is bad any more.
-    pub const CLEAR: &str = "its conditions are not bad any more, or no policy asks for it";
+    pub(super) const CLEAR: &str = "its conditions are not bad any more, or no policy asks for it";
     /// The kubelet is dead.
-    pub const UNREACHABLE: &str = "the kubelet is not heard of, so that no eviction could be \
+    pub(super) const UNREACHABLE: &str = "the kubelet is not heard of, so that no eviction could be \
         completed; the pods are left to the node's NoExecute taints";
     /// The policy does not drain.
-    pub const CORDON_ONLY: &str = "the policy only cordons";
+    pub(super) const CORDON_ONLY: &str = "the policy only cordons";
 }
 
 /// Decides about a node.
@@ -161,7 +161,7 @@ pub fn is_draining(node: &Node, session: &str, policies: &[Policy], now: Timesta
 }
 
 /// The message of the condition `DrainScheduled`, as draino writes it.
-pub fn scheduled_message(record: &Record) -> Option<String> {
+fn scheduled_message(record: &Record) -> Option<String> {
     let scheduled = record.scheduled?;
     let begin = format!("Drain activity scheduled {scheduled}");
     Some(match (record.phase, record.ended) {

@@ -281,3 +281,6 @@ impl Ledger {
 pub(super) fn after(moment: Timestamp, time: Duration) -> Timestamp {
     moment.saturating_add(time).unwrap_or(Timestamp::MAX)
 }
+
+#[cfg(test)]
+mod tests;
