@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
+use super::drain::{self, Conductor, DrainMetrics};
 use super::handler::Decider;
 use super::ingest::{Nodes, Pods};
 use super::judge::View;
@@ -97,7 +98,15 @@ pub async fn start(cluster: Cluster, config: &Config) -> Result<Running, StartEr
     let clock = Clock::system();
     let event_metrics = EventMetrics::register(&registry)?;
     let (recorder, lane) = Recorder::new(&config.instance, event_metrics, clock.clone());
-    let shared = Arc::new(Shared::new(clock.clone(), config.compat, recorder.clone()));
+    let mut shared = Shared::new(clock.clone(), config.compat, recorder.clone());
+    if !config.policies.is_empty() {
+        let metrics = DrainMetrics::register(&registry)?;
+        shared = shared.draining_by(config.policies.clone().into(), metrics);
+    }
+    let shared = Arc::new(shared);
+    if let Some(drains) = &shared.drains {
+        DrainMetrics::register_gauges(&registry, &shared, drains)?;
+    }
     let pace = Arc::new(Pace::default());
     metrics::register(&registry, &shared, &pace)?;
     let evict_metrics = evict::Metrics::register(&registry, Arc::clone(&shared.backlog))?;
@@ -126,9 +135,9 @@ pub async fn start(cluster: Cluster, config: &Config) -> Result<Running, StartEr
 
     let (stop, blind) = (CancellationToken::new(), CancellationToken::new());
     let in_flight = TaskTracker::new();
-    let pods_listed = CancellationToken::new();
-    let watches =
-        start_watches(&shared, &api, &cluster_metrics, gates, pods_listed.clone(), &blind);
+    let (nodes_listed, pods_listed) = (CancellationToken::new(), CancellationToken::new());
+    let listed = [nodes_listed, pods_listed.clone()];
+    let watches = start_watches(&shared, &api, &cluster_metrics, gates, listed.clone(), &blind);
     let mut intake = JoinSet::new();
     let queue = Arc::new(pump::Queue::default());
     for shard in 0..SHARDS {
@@ -144,6 +153,10 @@ pub async fn start(cluster: Cluster, config: &Config) -> Result<Running, StartEr
         stop.clone(),
         in_flight.clone(),
     ));
+    if let Some(drains) = &shared.drains {
+        let conductor = Conductor::new(Arc::clone(&shared), Arc::clone(drains), api.clone());
+        intake.spawn(drain::run(conductor, listed, stop.clone(), in_flight.clone()));
+    }
     let clocks = time_watch::run(Arc::clone(&shared), api.clone(), aligned);
     intake.spawn(stop.clone().run_until_cancelled_owned(clocks).map(drop));
     let last_events = CancellationToken::new();
@@ -166,17 +179,20 @@ pub async fn start(cluster: Cluster, config: &Config) -> Result<Running, StartEr
 }
 
 /// Starts to watch nodes and pods until `blind`. Each gate opens with the first complete list, and
-/// `pods_listed` is cancelled with that of the pods.
+/// the token in `listed` is cancelled with it.
 fn start_watches(
     shared: &Arc<Shared>,
     api: &Api,
     metrics: &cluster::Metrics,
     (nodes_known, pods_known): (Gate, Gate),
-    pods_listed: CancellationToken,
+    [nodes_listed, pods_listed]: [CancellationToken; 2],
     blind: &CancellationToken,
 ) -> JoinSet<()> {
     let nodes = Nodes { shared: Arc::clone(shared) };
-    let nodes = watch::run(api.clone(), metrics.clone(), nodes, move || nodes_known.open());
+    let nodes = watch::run(api.clone(), metrics.clone(), nodes, move || {
+        nodes_known.open();
+        nodes_listed.cancel();
+    });
     let pods = Pods { shared: Arc::clone(shared), decoder: PodDecoder::default() };
     let pods = watch::run(api.clone(), metrics.clone(), pods, move || {
         pods_known.open();

@@ -4,9 +4,11 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
+use super::drain::{DrainMetrics, Drains, Reporter};
 use crate::clock::Clock;
 use crate::cluster::View;
 use crate::config::Compat;
+use crate::drain::Policy;
 use crate::evict::Backlog;
 use crate::model::{NodeName, PodRef, Uid, Verdict};
 use crate::observe::Recorder;
@@ -65,6 +67,8 @@ pub(super) struct Shared {
     /// Nodes whose record may have to be written.
     pub records: TimedQueue<NodeName, ()>,
     pub backlog: Arc<Backlog>,
+    /// Cordon and drain, where a policy is configured.
+    pub drains: Option<Arc<Drains>>,
     pub recorder: Recorder,
 }
 
@@ -79,8 +83,16 @@ impl Shared {
             timers: std::array::from_fn(|_| Timers::new()),
             records: TimedQueue::new(),
             backlog: Arc::default(),
+            drains: None,
             recorder,
         }
+    }
+
+    /// With cordon and drain by these policies.
+    pub(super) fn draining_by(mut self, policies: Arc<[Policy]>, metrics: DrainMetrics) -> Self {
+        let reporter = Reporter { recorder: self.recorder.clone(), metrics };
+        self.drains = Some(Arc::new(Drains::new(policies, reporter)));
+        self
     }
 
     pub(super) fn node_changed(&self, name: NodeName) {

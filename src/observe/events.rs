@@ -21,6 +21,8 @@ use crate::model::{NodeName, PodRef, Uid, Verdict};
 const LANE: usize = 2048;
 /// Component under which upstream's events appear; alerts and audits match on it.
 const COMPONENT: &str = "taint-eviction-controller";
+/// Component under which cordons and drains appear.
+const DRAIN_COMPONENT: &str = "ostrakon";
 /// Reason of upstream's events.
 const REASON: &str = "TaintManagerEviction";
 
@@ -74,6 +76,21 @@ pub struct Recorder {
     instance: Arc<str>,
     serial: Arc<AtomicU64>,
     repeats: Arc<Repeats>,
+}
+
+/// Something that happened to a node.
+#[derive(Clone, Copy, Debug)]
+pub struct NodeEvent<'a> {
+    /// The node.
+    pub name: &'a NodeName,
+    /// Its identity.
+    pub uid: Uid,
+    /// `Normal` or `Warning`.
+    pub kind: &'a str,
+    /// For a program; draino's, where it has one.
+    pub reason: &'a str,
+    /// For a person.
+    pub message: &'a str,
 }
 
 /// The other end of the lane.
@@ -132,18 +149,39 @@ impl Recorder {
         if !self.repeats.is_news(uid, "record") {
             return;
         }
-        let regarding = json!({
-            "apiVersion": "v1", "kind": "Node", "name": node.as_str(), "uid": uid.to_string(),
-        });
         let message = format!(
             "Annotation ostrakon.dev/noexecute-since cannot be read and is replaced: {error}"
         );
+        let reason = "TaintRecordUnreadable";
+        self.node(
+            &NodeEvent { name: node, uid, kind: "Warning", reason, message: &message },
+            "ReplaceRecord",
+            COMPONENT,
+        );
+    }
+
+    /// Something happened to a node that is cordoned or drained.
+    pub fn about_node(&self, event: &NodeEvent<'_>) {
+        self.node(event, "Drain", DRAIN_COMPONENT);
+    }
+
+    /// Whether this was not said of that object within the last minute. Counts as saying it.
+    pub fn is_news(&self, about: Uid, what: &'static str) -> bool {
+        self.repeats.is_news(about, what)
+    }
+
+    fn node(&self, event: &NodeEvent<'_>, action: &str, component: &str) {
+        let name = event.name.as_str();
         self.send(
             "default",
-            node.as_str(),
+            name,
+            component,
             &json!({
-                "type": "Warning", "reason": "TaintRecordUnreadable", "action": "ReplaceRecord",
-                "message": message, "involvedObject": regarding,
+                "type": event.kind, "reason": event.reason, "action": action,
+                "message": event.message,
+                "involvedObject": {
+                    "apiVersion": "v1", "kind": "Node", "name": name, "uid": event.uid.to_string(),
+                },
             }),
         );
     }
@@ -160,6 +198,7 @@ impl Recorder {
         self.send(
             &pod.namespace,
             &pod.name,
+            COMPONENT,
             &json!({
                 "metadata": {"annotations": {"ostrakon.dev/verdict": verdict.to_string()}},
                 "type": kind, "reason": reason, "action": action, "message": message,
@@ -172,7 +211,7 @@ impl Recorder {
         );
     }
 
-    fn send(&self, namespace: &str, about: &str, content: &Value) {
+    fn send(&self, namespace: &str, about: &str, component: &str, content: &Value) {
         let now = self.clock.now();
         let serial = self.serial.fetch_add(1, Ordering::Relaxed);
         let mut object = content.clone();
@@ -187,8 +226,8 @@ impl Recorder {
         object["firstTimestamp"] = json!(seconds(now));
         object["lastTimestamp"] = json!(seconds(now));
         object["count"] = json!(1);
-        object["source"] = json!({"component": COMPONENT});
-        object["reportingComponent"] = json!(COMPONENT);
+        object["source"] = json!({"component": component});
+        object["reportingComponent"] = json!(component);
         object["reportingInstance"] = json!(&*self.instance);
         let event = Event { namespace: namespace.to_owned(), object };
         if self.lane.try_send(event).is_err() {
