@@ -4,14 +4,12 @@
 mod budget;
 mod filter;
 mod order;
-mod pods;
 mod policy;
 mod survey;
 
-pub use budget::{Amount, Budget, Demand, Obstacle, Requirement, Selector, Test, obstacle};
-pub use filter::{Existence, Fate, OwnerUnknown, Owners, Stay, Why, fate, owners_needed};
+pub use budget::{Obstacle, obstacle};
+pub use filter::{Fate, OwnerUnknown, Stay, Why, fate, owners_needed};
 pub use order::{Turn, turn};
-pub use pods::{LocalVolume, LocalVolumeKind, Owner, Phase, Resident};
 pub use policy::{
     AtDeadline, Cap, CapScope, GroupKind, Limit, Pace, PodRules, Policy, PriorityGroup, Protection,
     Retry, Undrainable,
