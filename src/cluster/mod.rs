@@ -9,12 +9,16 @@ mod connect;
 mod decode;
 mod intern;
 mod metrics;
+mod owners;
 mod view;
 pub mod watch;
 pub mod wire;
 
-pub use api::{Answer, Api, Mark, Permission, RequestError, StoredNode, UpkeepPatch};
+pub use api::{
+    Answer, Api, BudgetRefusal, Mark, Permission, RequestError, StatusCause, StoredNode, UpkeepPatch,
+};
 pub use connect::{Cluster, ConnectError, connect};
 pub use decode::{DecodeError, PodDecoder, Watched, decode_node, decode_node_upkeep};
 pub use metrics::Metrics;
+pub use owners::OwnerLookup;
 pub use view::{NodeFacts, NodeSeen, PodFacts, PodSeen, View};

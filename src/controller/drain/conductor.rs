@@ -22,7 +22,7 @@ use crate::drain::{
     Undrainable, owners_needed, survey, turn,
 };
 use crate::evict::Order;
-use crate::model::{ConditionStatus, Node, NodeName};
+use crate::model::{Budget, ConditionStatus, Node, NodeName, Resident};
 use crate::pipeline::Outcome;
 
 /// Nodes that are worked on at the same time. Each holds a connection or two.
@@ -46,7 +46,7 @@ pub(in crate::controller) struct Conductor {
     drains: Arc<Drains>,
     api: Api,
     owners: Arc<OwnerLookup>,
-    budgets: Arc<tokio::sync::Mutex<Option<(Instant, Arc<[crate::drain::Budget]>)>>>,
+    budgets: Arc<tokio::sync::Mutex<Option<(Instant, Arc<[Budget]>)>>>,
     /// Failed tries in a row, and refusals in a row, by node.
     troubles: Arc<DashMap<NodeName, Troubles, RandomState>>,
 }
@@ -374,7 +374,7 @@ impl Conductor {
             })
         };
         let capped =
-            |pod: &crate::drain::Resident| policy.max_grace.filter(|most| pod.grace > *most);
+            |pod: &Resident| policy.max_grace.filter(|most| pod.grace > *most);
         let graces: AHashMap<_, _> =
             survey.go.iter().map(|pod| (pod.reference.uid, capped(pod))).collect();
         let (cut, whole): (Vec<_>, Vec<_>) = turn
@@ -503,7 +503,7 @@ impl Conductor {
         Ok(survey(pods, &policy.pods, &owners, &budgets))
     }
 
-    async fn budgets(&self) -> Result<Arc<[crate::drain::Budget]>, RequestError> {
+    async fn budgets(&self) -> Result<Arc<[Budget]>, RequestError> {
         let mut known = self.budgets.lock().await;
         if let Some((read, budgets)) = &*known
             && read.elapsed() < BUDGETS_LAST
