@@ -373,8 +373,7 @@ impl Conductor {
                 delete: record.forced,
             })
         };
-        let capped =
-            |pod: &Resident| policy.max_grace.filter(|most| pod.grace > *most);
+        let capped = |pod: &Resident| policy.max_grace.filter(|most| pod.grace > *most);
         let graces: AHashMap<_, _> =
             survey.go.iter().map(|pod| (pod.reference.uid, capped(pod))).collect();
         let (cut, whole): (Vec<_>, Vec<_>) = turn
