@@ -160,7 +160,10 @@ impl Line {
                 format!("{node} is cordoned, {} after its report", millis_of(after * 1e3))
             }
             Self::Drained { node, evicted, after, .. } => {
-                format!("{node} is drained: {} evicted, the last one gone after {after:.1} s", pods(*evicted))
+                format!(
+                    "{node} is drained: {} evicted, the last one gone after {after:.1} s",
+                    pods(*evicted)
+                )
             }
             Self::Uncordoned { node, .. } => format!("{node} takes pods again"),
             Self::Wrong { text, .. } => format!("WRONG: {text}"),

@@ -1,6 +1,5 @@
 //! One step after the other for each node about which something is to be done.
 
-use std::hash::BuildHasher;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -516,7 +515,9 @@ impl Conductor {
     }
 
     fn slot(&self, name: &NodeName, policy: &Policy) -> Timestamp {
-        whole(self.drains.ledger.lock().slot(name, policy, self.shared.clock.now()))
+        let slot = self.drains.ledger.lock().slot(name, policy, self.shared.clock.now());
+        // Not a part of a second before the notice is over.
+        whole(after(slot, Duration::from_nanos(999_999_999)))
     }
 
     fn after(&self, pause: Duration) -> Timestamp {

@@ -69,6 +69,7 @@ impl Drains {
     }
 
     /// Whether a drain is to go on evicting.
+    #[allow(dead_code)]
     pub(super) fn is_draining(&self, node: &Node, session: &str, now: jiff::Timestamp) -> bool {
         is_draining(node, session, &self.policies, now)
     }
