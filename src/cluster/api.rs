@@ -21,8 +21,10 @@ use super::connect::chain;
 use super::{Metrics, PodDecoder, decode_node, wire};
 
 mod drain;
+mod upkeep;
 
 pub use drain::BudgetRefusal;
+pub use upkeep::{StoredNode, UpkeepPatch};
 
 use crate::model::{Disruption, Node, NodeName, Pod, PodRef, Uid};
 

@@ -14,7 +14,10 @@ mod view;
 pub mod watch;
 pub mod wire;
 
-pub use api::{Answer, Api, BudgetRefusal, Mark, Permission, RequestError, StatusCause};
+pub use api::{
+    Answer, Api, BudgetRefusal, Mark, Permission, RequestError, StatusCause, StoredNode,
+    UpkeepPatch,
+};
 pub use connect::{Cluster, ConnectError, connect};
 pub use decode::{DecodeError, PodDecoder, Watched, decode_node, decode_node_upkeep};
 pub use metrics::Metrics;
