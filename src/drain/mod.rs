@@ -4,6 +4,7 @@
 mod budget;
 mod condition;
 mod duration;
+mod expr;
 mod filter;
 mod order;
 mod pods;
@@ -15,6 +16,7 @@ mod window;
 pub use budget::{Amount, Budget, Demand, Obstacle, Requirement, Selector, Test, obstacle};
 pub use condition::{ConditionRule, Holding, format_conditions, recorded_conditions};
 pub use duration::{DURATION_REMEDY, format_duration, parse_duration};
+pub use expr::LabelExpr;
 pub use filter::{Existence, Fate, OwnerUnknown, Owners, Stay, Why, fate, owners_needed};
 pub use order::{Turn, turn};
 pub use pods::{LocalVolume, LocalVolumeKind, Owner, Phase, Resident};
