@@ -19,6 +19,7 @@ use tokio::time::{Instant, timeout};
 
 use super::connect::chain;
 use super::{Metrics, PodDecoder, decode_node, wire};
+
 mod drain;
 mod upkeep;
 
