@@ -6,6 +6,7 @@ use std::time::Duration;
 use ahash::{AHashMap, RandomState};
 use dashmap::DashMap;
 use jiff::Timestamp;
+use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -462,7 +463,8 @@ impl Conductor {
         UNTIL_DRAINABLE.pause(times, who.into())
     }
 
-    async fn write(&self, stored: &StoredNode, change: Change) -> Result<Went, RequestError> {
+    async fn write(&self, stored: &StoredNode, mut change: Change) -> Result<Went, RequestError> {
+        let taints = self.taints(stored, &mut change);
         let was_ours = stored
             .node
             .upkeep
@@ -478,10 +480,44 @@ impl Conductor {
             draino_conditions,
             unschedulable: change.unschedulable,
             retry_taken: change.retry_taken,
+            taints,
         };
         let written = self.api.patch_upkeep(stored, &patch, &self.drains.watched).await?;
         self.drains.reporter.tell(&stored.node, &change.news);
         Ok(Went::On(written))
+    }
+
+    /// All taints that the node is to have, if those change: ours comes and goes with our cordon.
+    fn taints(&self, stored: &StoredNode, change: &mut Change) -> Option<Vec<Value>> {
+        let record = stored.node.upkeep.as_ref().and_then(|upkeep| upkeep.record.as_deref());
+        let had = record.and_then(|text| Record::parse(text).ok()).and_then(|record| record.taint);
+        let wanted = match &mut change.record {
+            Some(record) if record.cordon == Cordon::Ours => {
+                if change.unschedulable == Some(true) {
+                    let policy = self.drains.policy(record.policy());
+                    record.taint = policy.and_then(|policy| policy.status_taint.clone());
+                }
+                record.taint.clone()
+            }
+            Some(record) => {
+                record.taint = None;
+                None
+            }
+            None => None,
+        };
+        if wanted == had {
+            return None;
+        }
+        let is_ours = |taint: &Value, key: &Option<Arc<str>>| {
+            taint["effect"] == "NoSchedule" && key.as_deref().is_some_and(|key| taint["key"] == key)
+        };
+        let others = |taint: &&Value| !is_ours(taint, &had) && !is_ours(taint, &wanted);
+        let mut taints: Vec<Value> = stored.taints.iter().filter(others).cloned().collect();
+        if let Some(key) = &wanted {
+            let now = whole(self.shared.clock.now());
+            taints.push(json!({"key": &**key, "effect": "NoSchedule", "timeAdded": now}));
+        }
+        Some(taints)
     }
 
     async fn hindrances(
