@@ -7,7 +7,9 @@
 mod api;
 mod connect;
 mod decode;
+mod gate;
 mod intern;
+mod lease;
 mod metrics;
 mod view;
 pub mod watch;
@@ -16,5 +18,6 @@ pub mod wire;
 pub use api::{Answer, Api, Mark, Permission, RequestError};
 pub use connect::{Cluster, ConnectError, connect};
 pub use decode::{DecodeError, PodDecoder, Watched, decode_node, decode_node_upkeep};
+pub use gate::WriteGate;
 pub use metrics::Metrics;
 pub use view::{NodeFacts, NodeSeen, PodFacts, PodSeen, View};
