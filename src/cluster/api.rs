@@ -19,6 +19,10 @@ use tokio::time::{Instant, timeout};
 
 use super::connect::chain;
 use super::{Metrics, PodDecoder, WriteGate, decode_node, wire};
+mod upkeep;
+
+pub use upkeep::{StoredNode, UpkeepPatch};
+
 use crate::model::{Disruption, Node, NodeName, Pod, PodRef, Uid};
 
 /// For how long a write or a single read may take, its answer included. Admission webhooks may

@@ -15,7 +15,7 @@ mod view;
 pub mod watch;
 pub mod wire;
 
-pub use api::{Answer, Api, Mark, Permission, RequestError};
+pub use api::{Answer, Api, Mark, Permission, RequestError, StoredNode, UpkeepPatch};
 pub use connect::{Cluster, ConnectError, connect};
 pub use decode::{DecodeError, PodDecoder, Watched, decode_node, decode_node_upkeep};
 pub use gate::WriteGate;
