@@ -19,8 +19,11 @@ use tokio::time::{Instant, timeout};
 
 use super::connect::chain;
 use super::{Metrics, PodDecoder, WriteGate, decode_node, wire};
+
+mod drain;
 mod upkeep;
 
+pub use drain::BudgetRefusal;
 pub use upkeep::{StoredNode, UpkeepPatch};
 
 use crate::model::{Disruption, Node, NodeName, Pod, PodRef, Uid};
@@ -56,6 +59,18 @@ pub struct Answer {
     pub message: String,
     /// How long the server asks to wait.
     pub retry_after: Option<Duration>,
+    /// `details.causes` of the Status: what exactly is in the way.
+    pub causes: Vec<StatusCause>,
+}
+
+/// One cause of a refusal.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct StatusCause {
+    /// For a program, for example `DisruptionBudget`.
+    pub reason: String,
+    /// For a person.
+    pub message: String,
 }
 
 impl Answer {
@@ -447,11 +462,17 @@ fn wrong_form(other: &str, body: &[u8]) -> RequestError {
 /// Reads the Status of a refusal, whatever form it has.
 async fn refusal(response: Response<Body>) -> RequestError {
     #[derive(Default, Deserialize)]
+    #[serde(default)]
     struct Status {
-        #[serde(default)]
         reason: String,
-        #[serde(default)]
         message: String,
+        details: Option<Details>,
+    }
+    #[derive(Default, Deserialize)]
+    #[serde(default, rename_all = "camelCase")]
+    struct Details {
+        causes: Option<Vec<StatusCause>>,
+        retry_after_seconds: u64,
     }
     let code = response.status().as_u16();
     let header = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok());
@@ -460,17 +481,20 @@ async fn refusal(response: Response<Body>) -> RequestError {
     let body = body.map(http_body_util::Collected::to_bytes).unwrap_or_default();
     let protobuf = wire::open(&body, "Status").ok().and_then(|s| wire::Status::decode(s).ok());
     let status = match protobuf {
-        Some(status) => Status { reason: status.reason, message: status.message },
+        Some(status) => Status { reason: status.reason, message: status.message, details: None },
         None => serde_json::from_slice(&body).unwrap_or_else(|_| Status {
-            reason: String::new(),
             message: String::from_utf8_lossy(&body[..body.len().min(200)]).into_owned(),
+            ..Status::default()
         }),
     };
+    let details = status.details.unwrap_or_default();
+    let told = (details.retry_after_seconds > 0).then_some(details.retry_after_seconds);
     RequestError::Status(Answer {
         code,
         reason: status.reason,
         message: status.message.replace('\n', " "),
-        retry_after,
+        retry_after: retry_after.or(told.map(Duration::from_secs)),
+        causes: details.causes.unwrap_or_default(),
     })
 }
 

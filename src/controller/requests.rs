@@ -83,6 +83,7 @@ mod tests {
             reason: reason.to_owned(),
             message: String::new(),
             retry_after: after,
+            causes: Vec::new(),
         }))
     }
 
