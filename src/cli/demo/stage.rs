@@ -247,6 +247,7 @@ async fn start(client: &Client, listen: SocketAddr, compat: Compat) -> anyhow::R
         listen,
         compat,
         instance: "ostrakon-demo".to_owned(),
+        policies: Vec::new(),
     };
     let cluster =
         Cluster { client: client.clone(), server: "the cluster in this process".to_owned() };
