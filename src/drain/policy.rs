@@ -248,7 +248,7 @@ pub struct Retry {
 }
 
 impl Default for Retry {
-    /// Eight tries in some eight hours: past a working day nobody is helped by one more.
+    /// Eight tries in some nine hours: past a working day nobody is helped by one more.
     fn default() -> Self {
         Self { first: Duration::from_secs(600), most: Duration::from_secs(7200), attempts: 8 }
     }
