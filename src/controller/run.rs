@@ -22,7 +22,7 @@ use super::{metrics, pump, records, time_watch};
 use crate::clock::Clock;
 use crate::cluster::{self, Api, Cluster, PodDecoder, watch};
 use crate::config::Config;
-use crate::evict::{self, Evictor, Pace};
+use crate::evict::{self, Drainer, Evictor, OrderMetrics, Pace};
 use crate::observe::{
     Endpoints, Event, EventLane, EventMetrics, Gate, ListenError, Readiness, Recorder, serve,
 };
@@ -101,6 +101,7 @@ pub async fn start(cluster: Cluster, config: &Config) -> Result<Running, StartEr
     let pace = Arc::new(Pace::default());
     metrics::register(&registry, &shared, &pace)?;
     let evict_metrics = evict::Metrics::register(&registry, Arc::clone(&shared.backlog))?;
+    let order_metrics = OrderMetrics::register(&registry, Arc::clone(&shared.orders))?;
     let aligned = time_watch::align(&shared, &api).await;
 
     let readiness = Readiness::default();
@@ -114,15 +115,26 @@ pub async fn start(cluster: Cluster, config: &Config) -> Result<Running, StartEr
     let decider = Arc::new(Decider { shared: Arc::clone(&shared) });
     let pipeline = Pipeline::start(&shared.nodes, &shared.pods, &decider, &Handle::current())
         .map_err(StartError::Threads)?;
+    let requests = ApiRequests { api: api.clone(), watched: None };
     let evictor = Evictor::new(
         View { shared: Arc::clone(&shared) },
-        ApiRequests(api.clone()),
-        ByEvents(recorder),
+        requests.clone(),
+        ByEvents(recorder.clone()),
         Arc::clone(&shared.backlog),
         evict_metrics,
+        clock.clone(),
+        Arc::clone(&pace),
+    );
+    let drainer = Drainer::new(
+        View { shared: Arc::clone(&shared) },
+        requests,
+        ByEvents(recorder),
+        Arc::clone(&shared.orders),
+        order_metrics,
         clock,
         Arc::clone(&pace),
     );
+    let carrier = Arc::new(pump::Carrier { evictor, drainer });
 
     let (stop, blind) = (CancellationToken::new(), CancellationToken::new());
     let in_flight = TaskTracker::new();
@@ -135,7 +147,7 @@ pub async fn start(cluster: Cluster, config: &Config) -> Result<Running, StartEr
         let queue = Arc::clone(&queue);
         intake.spawn(pump::take_due(Arc::clone(&shared), shard, queue, stop.clone()));
     }
-    let carry = pump::carry(queue, Arc::new(evictor), pace, in_flight.clone(), stop.clone());
+    let carry = pump::carry(queue, carrier, pace, in_flight.clone(), stop.clone());
     intake.spawn(carry);
     intake.spawn(records::run(
         Arc::clone(&shared),
