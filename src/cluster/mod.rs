@@ -7,7 +7,9 @@
 mod api;
 mod connect;
 mod decode;
+mod gate;
 mod intern;
+mod lease;
 mod metrics;
 mod owners;
 mod view;
@@ -20,6 +22,7 @@ pub use api::{
 };
 pub use connect::{Cluster, ConnectError, connect};
 pub use decode::{DecodeError, PodDecoder, Watched, decode_node, decode_node_upkeep};
+pub use gate::WriteGate;
 pub use metrics::Metrics;
 pub use owners::OwnerLookup;
 pub use view::{NodeFacts, NodeSeen, PodFacts, PodSeen, View};

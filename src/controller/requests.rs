@@ -92,6 +92,7 @@ fn failure(error: RequestError) -> Failure {
         RequestError::Timeout(_) => retry(FailureKind::Timeout, None),
         RequestError::Transport(_) => retry(FailureKind::Connection, None),
         RequestError::Body(_) => retry(FailureKind::Unexpected, None),
+        RequestError::NotLeading => retry(FailureKind::NotLeading, None),
     }
 }
 

@@ -66,7 +66,7 @@ fn order() -> Arc<Order> {
 }
 
 /// A cluster with the node `n1`, which is drained, and what carries out orders for its shard.
-async fn bench() -> Bench {
+fn bench() -> Bench {
     let clock = Clock::starting_at(noon());
     let cluster = Embedded::new(clock.clone(), Options::default());
     let annotations = json!({Upkeep::RECORD_ANNOTATION: record(DrainPhase::Draining)});
@@ -80,6 +80,7 @@ async fn bench() -> Bench {
     let metrics = EventMetrics::register(&registry).unwrap();
     let (recorder, events) = Recorder::new("test", metrics, clock.clone());
     let shared = Arc::new(Shared::new(clock.clone(), Compat::None, recorder.clone()));
+    shared.lead();
     let pace = Arc::new(Pace::default());
     let view = || View { shared: Arc::clone(&shared) };
     let requests = ApiRequests { api: api.clone(), watched: Some(Arc::new(Watched::default())) };
@@ -188,7 +189,7 @@ async fn seconds(count: u64) {
 
 #[tokio::test(start_paused = true)]
 async fn ordered_pods_go_in_their_order_and_the_node_is_looked_at_when_one_is_gone() {
-    let mut bench = bench().await;
+    let mut bench = bench();
     let (a, b) = (bench.pod("a").await, bench.pod("b").await);
     let bystander = bench.pod("c").await;
     bench.shared.order_evictions(&[b.clone(), a.clone()], &order());
@@ -217,7 +218,7 @@ async fn ordered_pods_go_in_their_order_and_the_node_is_looked_at_when_one_is_go
 
 #[tokio::test(start_paused = true)]
 async fn a_pod_that_its_budget_holds_back_goes_when_the_budget_has_room() {
-    let mut bench = bench().await;
+    let mut bench = bench();
     let (a, b) = (bench.pod("a").await, bench.pod("b").await);
     bench.budget(1);
     bench.shared.order_evictions(&[a.clone(), b.clone()], &order());
@@ -238,7 +239,7 @@ async fn a_pod_that_its_budget_holds_back_goes_when_the_budget_has_room() {
 
 #[tokio::test(start_paused = true)]
 async fn a_cancelled_order_is_not_carried_out_even_if_it_waits() {
-    let bench = bench().await;
+    let bench = bench();
     let a = bench.pod("a").await;
     bench.budget(0);
     bench.shared.order_evictions(std::slice::from_ref(&a), &order());
@@ -254,7 +255,7 @@ async fn a_cancelled_order_is_not_carried_out_even_if_it_waits() {
 #[tokio::test(start_paused = true)]
 async fn a_drain_that_is_over_by_the_node_itself_evicts_nobody() {
     for phase in DrainPhase::ALL.into_iter().filter(|phase| *phase != DrainPhase::Draining) {
-        let bench = bench().await;
+        let bench = bench();
         let a = bench.pod("a").await;
         bench.change_node(phase).await;
         bench.node_is_queued();
@@ -272,7 +273,7 @@ async fn an_order_of_another_session_or_past_its_deadline_evicts_nobody() {
         Order { deadline: noon(), ..(*order()).clone() },
     ];
     for order in orders {
-        let bench = bench().await;
+        let bench = bench();
         let a = bench.pod("a").await;
         bench.shared.order_evictions(std::slice::from_ref(&a), &Arc::new(order));
         seconds(1).await;
@@ -283,7 +284,7 @@ async fn an_order_of_another_session_or_past_its_deadline_evicts_nobody() {
 
 #[tokio::test(start_paused = true)]
 async fn the_last_resort_takes_the_place_of_an_eviction_that_is_held_back() {
-    let bench = bench().await;
+    let bench = bench();
     let a = bench.pod("a").await;
     bench.budget(0);
     bench.shared.order_evictions(std::slice::from_ref(&a), &order());
@@ -297,7 +298,7 @@ async fn the_last_resort_takes_the_place_of_an_eviction_that_is_held_back() {
 
 #[tokio::test(start_paused = true)]
 async fn a_pod_may_be_condemned_and_ordered_at_once() {
-    let bench = bench().await;
+    let bench = bench();
     let a = bench.pod("a").await;
     bench.budget(0);
     let timers = &bench.shared.timers[shard_of("n1")];
