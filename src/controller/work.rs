@@ -21,7 +21,7 @@ use crate::pipeline::{Pipeline, SHARDS};
 pub(super) struct Work {
     pub(super) shared: Arc<Shared>,
     pub(super) api: Api,
-    pub(super) evictor: Carrier,
+    pub(super) carrier: Carrier,
     pub(super) pace: Arc<Pace>,
     /// Cancelled once the nodes are known, and once the pods are.
     pub(super) listed: [CancellationToken; 2],
@@ -43,7 +43,7 @@ impl Work {
         if stop.run_until_cancelled(leads.cancelled()).await.is_none() {
             return Ok(());
         }
-        let Self { shared, api, evictor, pace, listed, in_flight } = self;
+        let Self { shared, api, carrier, pace, listed, in_flight } = self;
         shared.lead();
         let decider = Arc::new(Decider { shared: Arc::clone(&shared) });
         let pipeline = Pipeline::start(&shared.nodes, &shared.pods, &decider, &Handle::current())
@@ -54,7 +54,7 @@ impl Work {
             let queue = Arc::clone(&queue);
             tasks.spawn(pump::take_due(Arc::clone(&shared), shard, queue, stop.clone()));
         }
-        tasks.spawn(pump::carry(queue, Arc::new(evictor), pace, in_flight.clone(), stop.clone()));
+        tasks.spawn(pump::carry(queue, Arc::new(carrier), pace, in_flight.clone(), stop.clone()));
         if let Some(drains) = &shared.drains {
             let conductor = Conductor::new(Arc::clone(&shared), Arc::clone(drains), api.clone());
             tasks.spawn(drain::run(conductor, listed.clone(), stop.clone(), in_flight.clone()));

@@ -170,6 +170,37 @@ impl Recorder {
         self.repeats.is_news(about, what)
     }
 
+    /// The pod is being evicted, or at last deleted, since its node is drained.
+    pub fn draining(&self, pod: &PodRef, policy: &str, delete: bool) {
+        let how = if delete { "Deleting" } else { "Evicting" };
+        let message = format!("{how} Pod {pod}: node {} is drained by policy {policy}", pod.node);
+        self.about_drained(pod, "Normal", "DrainEviction", &message);
+    }
+
+    /// The pod keeps its node from being drained for now. At most once a minute for a pod and a
+    /// cause.
+    pub fn drain_blocked(&self, pod: &PodRef, cause: &'static str, why: &str) {
+        if !self.repeats.is_news(pod.uid, cause) {
+            return;
+        }
+        let message =
+            format!("Cannot evict Pod {pod}, so node {} is not drained yet: {why}", pod.node);
+        self.about_drained(pod, "Warning", "DrainEvictionBlocked", &message);
+    }
+
+    fn about_drained(&self, pod: &PodRef, kind: &str, reason: &str, message: &str) {
+        self.send(
+            &pod.namespace,
+            &pod.name,
+            DRAIN_COMPONENT,
+            &json!({
+                "type": kind, "reason": reason, "action": "Drain", "message": message,
+                "involvedObject": regarding(pod),
+                "related": {"apiVersion": "v1", "kind": "Node", "name": pod.node.as_str()},
+            }),
+        );
+    }
+
     fn node(&self, event: &NodeEvent<'_>, action: &str, component: &str) {
         let name = event.name.as_str();
         self.send(
@@ -202,10 +233,7 @@ impl Recorder {
             &json!({
                 "metadata": {"annotations": {"ostrakon.dev/verdict": verdict.to_string()}},
                 "type": kind, "reason": reason, "action": action, "message": message,
-                "involvedObject": {
-                    "apiVersion": "v1", "kind": "Pod", "namespace": &*pod.namespace,
-                    "name": &*pod.name, "uid": pod.uid.to_string(),
-                },
+                "involvedObject": regarding(pod),
                 "related": {"apiVersion": "v1", "kind": "Node", "name": pod.node.as_str()},
             }),
         );
@@ -274,6 +302,13 @@ impl EventLane {
     }
 }
 
+fn regarding(pod: &PodRef) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Pod", "namespace": &*pod.namespace, "name": &*pod.name,
+        "uid": pod.uid.to_string(),
+    })
+}
+
 fn seconds(moment: Timestamp) -> String {
     Timestamp::from_second(moment.as_second()).unwrap_or(moment).to_string()
 }
@@ -315,6 +350,30 @@ mod tests {
         let cancelled = lane.events.recv().await.unwrap().object;
         assert_eq!(cancelled["message"], "Cancelling deletion of Pod shop/web-0");
         assert_ne!(cancelled["metadata"]["name"], object["metadata"]["name"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_holds_up_a_drain_is_told_on_the_pod_once_a_minute_for_each_cause() {
+        let (recorder, mut lane, _) = recorder();
+        recorder.draining(&pod(), "kernel", false);
+        for _ in 0..9 {
+            recorder.drain_blocked(&pod(), "budget", "its budget web has nothing left");
+        }
+        recorder.drain_blocked(&pod(), "forbidden", "no");
+        let evicting = lane.events.recv().await.unwrap().object;
+        assert_eq!(
+            evicting["message"],
+            "Evicting Pod shop/web-0: node n1 is drained by policy kernel"
+        );
+        assert_eq!(
+            (&evicting["type"], &evicting["reason"]),
+            (&json!("Normal"), &json!("DrainEviction"))
+        );
+        let blocked = lane.events.recv().await.unwrap().object;
+        assert_eq!(blocked["type"], "Warning");
+        assert_eq!(blocked["source"]["component"], "ostrakon");
+        assert_eq!(blocked["involvedObject"]["uid"], pod().uid.to_string());
+        assert_eq!(lane.take_messages().len(), 1, "the other cause");
     }
 
     #[tokio::test(start_paused = true)]

@@ -27,7 +27,7 @@ use crate::pipeline::TimedQueue;
 pub(super) struct Drains {
     pub policies: Arc<[Policy]>,
     /// What is read of nodes for them.
-    pub watched: Watched,
+    pub watched: Arc<Watched>,
     pub ledger: Mutex<Ledger>,
     pub reporter: Reporter,
     /// Nodes about which something is to be done.
@@ -37,10 +37,10 @@ pub(super) struct Drains {
 impl Drains {
     pub(super) fn new(policies: Arc<[Policy]>, reporter: Reporter) -> Self {
         let rules = policies.iter().flat_map(|policy| &policy.conditions);
-        let watched = Watched {
+        let watched = Arc::new(Watched {
             heartbeats: rules.clone().any(|rule| rule.stale_after.is_some()),
             conditions: rules.map(|rule| Arc::clone(&rule.kind)).collect(),
-        };
+        });
         let ledger = Mutex::new(Ledger::new(&policies));
         Self { policies, watched, ledger, reporter, due: TimedQueue::new() }
     }
@@ -69,7 +69,6 @@ impl Drains {
     }
 
     /// Whether a drain is to go on evicting.
-    #[allow(dead_code)]
     pub(super) fn is_draining(&self, node: &Node, session: &str, now: jiff::Timestamp) -> bool {
         is_draining(node, session, &self.policies, now)
     }

@@ -192,8 +192,8 @@ impl Bench {
     }
 }
 
-fn going() -> Option<Pod> {
-    Some(pod("a").that_is(PodClass::Terminating))
+fn going() -> Pod {
+    pod("a").that_is(PodClass::Terminating)
 }
 
 fn retry(kind: FailureKind, after: Option<Duration>) -> Failure {
@@ -217,7 +217,7 @@ async fn a_pod_is_evicted_after_a_look_at_its_node_and_then_awaited() {
     assert_eq!(bench.state(), OrderState::Sent);
     assert_eq!(bench.counted("evicted"), 1);
 
-    bench.world.lock().known = going();
+    bench.world.lock().known = Some(going());
     tokio::time::advance(Duration::from_secs(3600)).await;
     assert_eq!(bench.run(order()).await, Outcome::Again(UNTIL_SEEN));
     assert!(bench.requests().is_empty(), "a long grace is nothing to ask about");
@@ -264,7 +264,7 @@ async fn a_node_that_cannot_be_read_holds_the_eviction_back() {
 #[tokio::test(start_paused = true)]
 async fn a_pod_that_is_going_already_is_never_evicted() {
     let bench = bench();
-    bench.world.lock().known = going();
+    bench.world.lock().known = Some(going());
     assert_eq!(bench.run(order()).await, Outcome::Again(UNTIL_SEEN));
     assert!(bench.requests().is_empty() && bench.told().is_empty());
     assert_eq!(bench.state(), OrderState::Sent);
@@ -275,7 +275,7 @@ async fn after_an_eviction_that_is_not_seen_it_looks_before_it_evicts_again() {
     let bench = bench();
     bench.run(order()).await;
     bench.requests();
-    bench.world.lock().stored = going();
+    bench.world.lock().stored = Some(going());
     bench.run(order()).await;
     assert_eq!(bench.requests(), ["pod"], "it is going, and the watch is late");
     bench.world.lock().stored = None;
