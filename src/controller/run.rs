@@ -14,6 +14,7 @@ use tracing::{info, warn};
 use super::ingest::{Nodes, Pods};
 use super::judge::View;
 use super::preflight::{self, PreflightError};
+use super::pump::Carrier;
 use super::requests::{ApiRequests, ByEvents};
 use super::state::Shared;
 use super::work::Work;
@@ -21,7 +22,7 @@ use super::{metrics, time_watch};
 use crate::clock::Clock;
 use crate::cluster::{self, Api, Cluster, PodDecoder, WriteGate, watch};
 use crate::config::Config;
-use crate::evict::{self, Evictor, Pace};
+use crate::evict::{self, Drainer, Evictor, OrderMetrics, Pace};
 use crate::leader::{self, Candidate, Times};
 use crate::observe::{
     Endpoints, Event, EventLane, EventMetrics, Gate, ListenError, Readiness, Recorder, serve,
@@ -113,6 +114,7 @@ pub async fn start(cluster: Cluster, config: &Config) -> Result<Running, StartEr
     let pace = Arc::new(Pace::default());
     metrics::register(&registry, &shared, &pace)?;
     let evict_metrics = evict::Metrics::register(&registry, Arc::clone(&shared.backlog))?;
+    let order_metrics = OrderMetrics::register(&registry, Arc::clone(&shared.orders))?;
     let leader_metrics = leader::Metrics::register(&registry, !elects)?;
     let aligned = time_watch::align(&shared, &api).await;
 
@@ -124,15 +126,27 @@ pub async fn start(cluster: Cluster, config: &Config) -> Result<Running, StartEr
     info!(%address, server = cluster.server, version = env!("CARGO_PKG_VERSION"),
         rules = config.compat.rules(), "started");
 
+    let requests = ApiRequests { api: api.clone(), watched: None };
     let evictor = Evictor::new(
         View { shared: Arc::clone(&shared) },
-        ApiRequests(api.clone()),
-        ByEvents(recorder),
+        requests.clone(),
+        ByEvents(recorder.clone()),
         Arc::clone(&shared.backlog),
         evict_metrics,
         clock.clone(),
         Arc::clone(&pace),
     );
+    let drainer = Drainer::new(
+        View { shared: Arc::clone(&shared) },
+        requests,
+        ByEvents(recorder),
+        Arc::clone(&shared.orders),
+        order_metrics,
+        clock.clone(),
+        Arc::clone(&pace),
+    );
+    let carrier = Carrier { evictor, drainer };
+
     let (stop, blind) = (CancellationToken::new(), CancellationToken::new());
     let in_flight = TaskTracker::new();
     let pods_listed = CancellationToken::new();
@@ -142,7 +156,7 @@ pub async fn start(cluster: Cluster, config: &Config) -> Result<Running, StartEr
     let work = Work {
         shared: Arc::clone(&shared),
         api: api.clone(),
-        evictor,
+        carrier,
         pace,
         pods_listed,
         in_flight: in_flight.clone(),
