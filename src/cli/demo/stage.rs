@@ -248,6 +248,7 @@ async fn start(client: &Client, listen: SocketAddr, compat: Compat) -> anyhow::R
         compat,
         election: None,
         instance: "ostrakon-demo".to_owned(),
+        policies: Vec::new(),
     };
     let cluster =
         Cluster { client: client.clone(), server: "the cluster in this process".to_owned() };
