@@ -1,6 +1,12 @@
 //! Looks before the start whether the cluster answers and all rights are there.
 
+use futures::{StreamExt, stream};
+
 use crate::cluster::{Api, Permission, RequestError};
+
+/// Questions asked at the same time. One after the other they take as long as all else before the
+/// lists; each of those at the same time opens a connection.
+const AT_ONCE: usize = 4;
 
 /// Every right that a run needs. `deploy/` grants these and no others; a test compares the two.
 const NEEDED: [Permission; 10] = [
@@ -65,8 +71,12 @@ pub enum PreflightError {
 /// Asks the API server for every right that is needed.
 pub(super) async fn check(api: &Api, server: &str) -> Result<(), PreflightError> {
     let mut missing = Vec::new();
-    for &permission in permissions() {
-        match api.is_allowed(permission).await {
+    let asked = permissions()
+        .iter()
+        .map(|&permission| async move { (permission, api.is_allowed(permission).await) });
+    let mut answers = stream::iter(asked).buffered(AT_ONCE);
+    while let Some((permission, answer)) = answers.next().await {
+        match answer {
             Ok(true) => {}
             Ok(false) => missing.push(permission.to_string()),
             Err(cause) => {

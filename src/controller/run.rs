@@ -135,7 +135,8 @@ pub async fn start(cluster: Cluster, config: &Config) -> Result<Running, StartEr
         let queue = Arc::clone(&queue);
         intake.spawn(pump::take_due(Arc::clone(&shared), shard, queue, stop.clone()));
     }
-    let carry = pump::carry(queue, Arc::new(evictor), pace, in_flight.clone(), stop.clone());
+    let carry =
+        pump::carry(queue, Arc::new(evictor), Arc::clone(&pace), in_flight.clone(), stop.clone());
     intake.spawn(carry);
     intake.spawn(records::run(
         Arc::clone(&shared),
@@ -147,7 +148,7 @@ pub async fn start(cluster: Cluster, config: &Config) -> Result<Running, StartEr
     let clocks = time_watch::run(Arc::clone(&shared), api.clone(), aligned);
     intake.spawn(stop.clone().run_until_cancelled_owned(clocks).map(drop));
     let last_events = CancellationToken::new();
-    let events = tokio::spawn(send_events(lane, api, last_events.clone()));
+    let events = tokio::spawn(send_events(lane, api, pace, last_events.clone()));
 
     Ok(Running {
         shared,
@@ -246,12 +247,13 @@ impl Running {
     }
 }
 
-async fn send_events(lane: EventLane, api: Api, stop: CancellationToken) {
+/// Sends events until `stop`, and lets evictions that wait for a place in the window go first.
+async fn send_events(lane: EventLane, api: Api, pace: Arc<Pace>, stop: CancellationToken) {
     let create = |event: Event| {
         let api = api.clone();
         async move { api.create_event(&event.namespace, &event.object).await }
     };
-    lane.run(create, stop).await;
+    lane.run(create, || pace.is_full(), stop).await;
 }
 
 #[cfg(target_os = "linux")]

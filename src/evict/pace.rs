@@ -75,6 +75,12 @@ impl Pace {
         self.state.lock().cut();
     }
 
+    /// Whether all places are taken.
+    pub fn is_full(&self) -> bool {
+        let state = self.state.lock();
+        state.in_flight >= state.places()
+    }
+
     /// How many pods may be evicted at the same time.
     pub fn window(&self) -> usize {
         self.state.lock().places()
@@ -154,9 +160,9 @@ mod tests {
     async fn places_are_given_back() {
         let pace = Pace::default();
         full(&pace);
-        assert!(!pace.enter());
+        assert!(!pace.enter() && pace.is_full());
         pace.leave();
-        assert!(pace.enter());
+        assert!(!pace.is_full() && pace.enter());
         assert!(!pace.enter());
     }
 }
