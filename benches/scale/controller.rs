@@ -43,7 +43,7 @@ impl Controller {
         let other = std::env::var_os("OSTRAKON_BINARY").filter(|path| !path.is_empty());
         let program = other.unwrap_or_else(|| env!("CARGO_BIN_EXE_ostrakon").into());
         let child = Command::new(program)
-            .arg("run")
+            .args(["run", "--leader-elect=false"])
             .arg(format!("--kubeconfig={}", kubeconfig.display()))
             .arg(format!("--listen=127.0.0.1:{port}"))
             .env_remove("KUBECONFIG")

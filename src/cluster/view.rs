@@ -157,14 +157,23 @@ impl View {
             Some(before)
                 if before.taints == node.taints
                     && before.since_annotation == node.since_annotation
+                    && before.upkeep == node.upkeep
+                    && (node.upkeep.is_none() || before.ready == node.ready)
                     && anchors_same =>
             {
                 NodeSeen::Unimportant
             }
             // Nothing is armed without a taint and no record is left without one, unless an
             // earlier node had this name.
-            None if node.taints.is_empty() && node.since_annotation.is_none() => {
-                if entry.pods.is_empty() { NodeSeen::Unimportant } else { NodeSeen::Changed }
+            None if node.taints.is_empty()
+                && node.since_annotation.is_none()
+                && node.upkeep.is_none() =>
+            {
+                if entry.pods.is_empty() {
+                    NodeSeen::Unimportant
+                } else {
+                    NodeSeen::Changed
+                }
             }
             _ => NodeSeen::Changed,
         };
@@ -299,6 +308,15 @@ impl View {
     /// Names of all nodes that are known, or of which pods are.
     pub fn node_names(&self) -> Vec<NodeName> {
         self.nodes.iter().map(|entry| entry.key().clone()).collect()
+    }
+
+    /// Hands each known node to `look`, in no order.
+    pub fn each_node(&self, mut look: impl FnMut(&Node)) {
+        for entry in &self.nodes {
+            if let Some(node) = &entry.node {
+                look(node);
+            }
+        }
     }
 
     /// Numbers of known nodes and pods.

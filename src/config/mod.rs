@@ -38,6 +38,9 @@ pub struct Config {
     pub listen: SocketAddr,
     /// By which rules pods are judged.
     pub compat: Compat,
+    /// Namespace of the lease by which one of several replicas is elected to work; `None` if there
+    /// is but one, which works at once.
+    pub election: Option<String>,
     /// Name of this process in events: the pod's name, or the host's.
     pub instance: String,
 }

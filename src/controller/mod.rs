@@ -22,6 +22,7 @@ mod run;
 mod stage;
 mod state;
 mod time_watch;
+mod work;
 
-pub use preflight::permissions;
+pub use preflight::{election_permissions, permissions};
 pub use run::{Failed, Running, StartError, start};

@@ -53,6 +53,7 @@ fn failure(error: RequestError) -> Failure {
         RequestError::Timeout(_) => retry(FailureKind::Timeout, None),
         RequestError::Transport(_) => retry(FailureKind::Connection, None),
         RequestError::Body(_) => retry(FailureKind::Unexpected, None),
+        RequestError::NotLeading => retry(FailureKind::NotLeading, None),
     }
 }
 
@@ -82,6 +83,7 @@ mod tests {
             reason: reason.to_owned(),
             message: String::new(),
             retry_after: after,
+            causes: Vec::new(),
         }))
     }
 

@@ -1,6 +1,7 @@
 //! What the parts of a running controller share.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::time::Instant;
 
@@ -66,6 +67,7 @@ pub(super) struct Shared {
     pub records: TimedQueue<NodeName, ()>,
     pub backlog: Arc<Backlog>,
     pub recorder: Recorder,
+    leads: AtomicBool,
 }
 
 impl Shared {
@@ -80,15 +82,38 @@ impl Shared {
             records: TimedQueue::new(),
             backlog: Arc::default(),
             recorder,
+            leads: AtomicBool::new(false),
         }
     }
 
-    pub(super) fn node_changed(&self, name: NodeName) {
-        self.nodes.add(NodeKey(name));
+    /// Begins to work: all that is known is queued, and from now on what changes.
+    pub(super) fn lead(&self) {
+        // Before the view is read: what comes in now is either in it, or queued by who brings it.
+        self.leads.store(true, Ordering::SeqCst);
+        let mut names = self.view.node_names();
+        names.sort_unstable();
+        for name in names {
+            self.node_changed(name);
+        }
     }
 
+    /// Whether this process works, or stands by.
+    pub(super) fn leads(&self) -> bool {
+        self.leads.load(Ordering::SeqCst)
+    }
+
+    /// Queues the node. While this process stands by, the view is all that is kept.
+    pub(super) fn node_changed(&self, name: NodeName) {
+        if self.leads() {
+            self.nodes.add(NodeKey(name));
+        }
+    }
+
+    /// Queues the pod, likewise.
     pub(super) fn pod_changed(&self, node: NodeName, uid: Uid) {
-        self.pods.add(PodKey { node, uid });
+        if self.leads() {
+            self.pods.add(PodKey { node, uid });
+        }
     }
 
     /// When the work that a verdict calls for is due; `None` if it calls for none.

@@ -1,9 +1,35 @@
 //! Cordon and drain by node conditions: what a policy says of a node, what a drain does to its
 //! pods, and in which order. Pure: no I/O, no clock of its own.
 
+mod budget;
+#[cfg(test)]
+pub(crate) mod build;
+mod condition;
+mod decide;
+mod duration;
+mod expr;
+mod filter;
+mod ledger;
+mod order;
 mod policy;
+mod record;
+mod survey;
+mod syntax;
+mod window;
 
+pub use budget::{Obstacle, obstacle};
+pub use condition::{ConditionRule, Holding, format_conditions, recorded_conditions};
+pub use decide::{Act, Change, News, Step, decide, is_draining};
+pub use duration::{DURATION_REMEDY, format_duration, parse_duration};
+pub use expr::LabelExpr;
+pub use filter::{Fate, OwnerUnknown, Stay, Why, fate, owners_needed};
+pub use ledger::{Capped, Ledger};
+pub use order::{Turn, turn};
 pub use policy::{
-    AtDeadline, Cap, CapScope, GroupKind, Limit, Pace, PodRules, Policy, PriorityGroup, Protection,
-    Retry, Undrainable,
+    AtDeadline, Cap, CapScope, GroupKind, Limit, NodeSelector, Pace, PodRules, Policy,
+    PriorityGroup, Protection, Retry, Undrainable,
 };
+pub use record::{Claim, Cordon, DrainPhase, ParseRecordError, Record};
+pub use survey::{Hindrance, Left, Survey, survey};
+pub use syntax::SyntaxError;
+pub use window::Window;

@@ -3,11 +3,24 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::Timestamp;
+
+use super::condition::{ConditionRule, Holding};
+use super::expr::LabelExpr;
+use super::window::Window;
+use crate::model::{Labels, Upkeep};
+
 /// Everything that one drain policy says. A node is under the first policy that selects it.
 #[derive(Clone, Debug)]
 pub struct Policy {
     /// Its name, unique in the configuration: for logs, events, metrics and the record on a node.
     pub name: Arc<str>,
+    /// Which nodes it is for.
+    pub nodes: NodeSelector,
+    /// What makes a node bad: any of these. At least one.
+    pub conditions: Vec<ConditionRule>,
+    /// When drains may begin. Empty: always.
+    pub windows: Vec<Window>,
     /// Drain a cordoned node. Off: nodes are cordoned and no more (draino's `--skip-drain`).
     pub drain: bool,
     /// What it does with pods.
@@ -37,12 +50,85 @@ pub struct Policy {
     pub status_taint: Option<Arc<str>>,
 }
 
+impl Policy {
+    /// A policy for every node, with the defaults of all that can be left out.
+    ///
+    /// `docs/config.md` has the reason for each.
+    pub fn new(name: impl Into<Arc<str>>, conditions: Vec<ConditionRule>) -> Self {
+        Self {
+            name: name.into(),
+            nodes: NodeSelector::default(),
+            conditions,
+            windows: Vec::new(),
+            drain: true,
+            pods: PodRules::default(),
+            pace: Pace::default(),
+            max_grace: None,
+            headroom: Duration::from_secs(600),
+            deadline: None,
+            at_deadline: AtDeadline::GiveUp,
+            retry: Retry::default(),
+            stop_when_clear: true,
+            undrainable: Undrainable::Report,
+            groups: PriorityGroup::defaults(),
+            lingering: Duration::from_secs(3600),
+            status_taint: None,
+        }
+    }
+
+    /// Whether it is for a node with these labels.
+    pub fn selects(&self, labels: &Labels) -> bool {
+        self.nodes.selects(labels)
+    }
+
+    /// Those of its conditions that are bad, in their order.
+    pub fn bad(&self, upkeep: &Upkeep, now: Timestamp) -> impl Iterator<Item = &ConditionRule> {
+        self.conditions.iter().filter(move |rule| rule.judge(upkeep, now) == Holding::Bad)
+    }
+
+    /// When the node is to be judged again though nobody writes to it; `None` if never.
+    pub fn looks_again_at(&self, upkeep: &Upkeep, now: Timestamp) -> Option<Timestamp> {
+        self.conditions.iter().filter_map(|rule| rule.looks_again_at(upkeep, now)).min()
+    }
+
+    /// Whether a drain may begin now, as far as windows go.
+    pub fn is_open(&self, now: Timestamp) -> bool {
+        self.windows.is_empty() || self.windows.iter().any(|window| window.is_open(now))
+    }
+
+    /// The first moment from now on at which a drain may begin; now itself if it may now.
+    pub fn next_opening(&self, now: Timestamp) -> Option<Timestamp> {
+        if self.windows.is_empty() {
+            return Some(now);
+        }
+        self.windows.iter().filter_map(|window| window.next_opening(now)).min()
+    }
+}
+
+/// Which nodes a policy is for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeSelector {
+    /// Labels that a node must have with these values, sorted by key.
+    pub labels: Vec<(Arc<str>, Arc<str>)>,
+    /// What must be true of its labels, too.
+    pub expression: LabelExpr,
+}
+
+impl NodeSelector {
+    /// Whether it is for a node with these labels.
+    pub fn selects(&self, labels: &Labels) -> bool {
+        self.labels.iter().all(|(key, value)| labels.get(key) == Some(value))
+            && self.expression.admits(labels)
+    }
+}
+
 /// Which pods are left on a node, and which go.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a switch of its own")]
 pub struct PodRules {
-    /// Evict pods of DaemonSets, which come back at once.
+    /// Evict pods of a DaemonSet, which come back at once.
     pub evict_daemonset: bool,
-    /// Evict pods of StatefulSets.
+    /// Evict pods of a StatefulSet.
     pub evict_statefulset: bool,
     /// Evict pods with an `emptyDir` volume.
     pub evict_local_storage: bool,
@@ -54,6 +140,21 @@ pub struct PodRules {
     pub protections: Vec<Protection>,
     /// Honour cluster-autoscaler's annotations of pods (`safe-to-evict` and its relatives).
     pub honour_safe_to_evict: bool,
+}
+
+impl Default for PodRules {
+    /// Draino's: only pods that a controller creates anew elsewhere go, without data of their own.
+    fn default() -> Self {
+        Self {
+            evict_daemonset: false,
+            evict_statefulset: false,
+            evict_local_storage: false,
+            evict_unreplicated: false,
+            left_controllers: Vec::new(),
+            protections: Vec::new(),
+            honour_safe_to_evict: true,
+        }
+    }
 }
 
 /// A kind of object, in one group or in any.
@@ -83,6 +184,17 @@ pub struct Pace {
     pub spacing: Duration,
     /// Bounds on nodes that are out of use: cordoned by anybody, draining, or drained.
     pub caps: Vec<Cap>,
+}
+
+impl Default for Pace {
+    /// Draino's, and a cap: what makes more than a quarter of all nodes bad is seldom the nodes.
+    fn default() -> Self {
+        Self {
+            notice: Duration::from_secs(10),
+            spacing: Duration::from_secs(600),
+            caps: vec![Cap { scope: CapScope::Cluster, limit: Limit::Percent(25) }],
+        }
+    }
 }
 
 /// A bound on the nodes that are out of use.
@@ -135,6 +247,13 @@ pub struct Retry {
     pub attempts: u32,
 }
 
+impl Default for Retry {
+    /// Eight tries in some eight hours: past a working day nobody is helped by one more.
+    fn default() -> Self {
+        Self { first: Duration::from_secs(600), most: Duration::from_secs(7200), attempts: 8 }
+    }
+}
+
 /// What becomes of a bad node that cannot be drained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Undrainable {
@@ -151,4 +270,14 @@ pub struct PriorityGroup {
     pub below: Option<i32>,
     /// Its share of the time until the deadline, in percent; the next group begins when it is over.
     pub share: u8,
+}
+
+impl PriorityGroup {
+    /// Where the priorities of system pods begin (`system-cluster-critical`).
+    pub const CRITICAL: i32 = 2_000_000_000;
+
+    /// Ordinary pods first, which get most of the time; what the system needs last.
+    pub fn defaults() -> Vec<Self> {
+        vec![Self { below: Some(Self::CRITICAL), share: 80 }, Self { below: None, share: 20 }]
+    }
 }

@@ -246,6 +246,7 @@ async fn start(client: &Client, listen: SocketAddr, compat: Compat) -> anyhow::R
         context: None,
         listen,
         compat,
+        election: None,
         instance: "ostrakon-demo".to_owned(),
     };
     let cluster =

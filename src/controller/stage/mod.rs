@@ -210,6 +210,7 @@ impl Stage {
         let metrics = EventMetrics::register(&registry).unwrap();
         let (recorder, events) = Recorder::new("test", metrics, clock.clone());
         let shared = Arc::new(Shared::new(clock.clone(), compat, recorder.clone()));
+        shared.lead();
         let metrics = evict::Metrics::register(&registry, Arc::clone(&shared.backlog)).unwrap();
         let evictor = Evictor::new(
             Ask { view: judge::View { shared: Arc::clone(&shared) }, trusting: fault.trusts() },

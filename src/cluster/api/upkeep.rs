@@ -1,0 +1,127 @@
+//! Requests by which a node is cordoned, uncordoned, and its drain written down.
+
+use http::Method;
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::{
+    Api, FIELD_MANAGER, Label, REQUEST_TIMEOUT, RequestError, request, seconds, unreadable,
+};
+use crate::cluster::{Watched, decode_node_upkeep, wire};
+use crate::model::{Node, NodeName, Upkeep};
+
+/// A node with the version that it was read in.
+#[derive(Clone, Debug)]
+pub struct StoredNode {
+    /// Its facts.
+    pub node: Node,
+    /// Its `resourceVersion`: a patch that names it is refused (409) if the node has changed since.
+    pub version: String,
+}
+
+/// What to change of a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UpkeepPatch {
+    /// The record; `None` removes it.
+    pub record: Option<String>,
+    /// draino's annotation: leave it (`None`), remove it, or set it.
+    pub draino_conditions: Option<Option<String>>,
+    /// Cordon or uncordon.
+    pub unschedulable: Option<bool>,
+    /// Remove the request for one more try.
+    pub retry_taken: bool,
+}
+
+impl Api {
+    /// The node as it is stored now, or `None` if there is none.
+    ///
+    /// # Errors
+    /// See [`RequestError`].
+    pub async fn stored_node(
+        &self,
+        name: &NodeName,
+        watched: &Watched,
+    ) -> Result<Option<StoredNode>, RequestError> {
+        let label = Label { verb: "get", resource: "nodes" };
+        let body = match self.read(label, &format!("/api/v1/nodes/{name}")).await {
+            Err(RequestError::Status(answer)) if answer.is_not_found() => return Ok(None),
+            other => other?,
+        };
+        stored(&body, watched).map(Some)
+    }
+
+    /// Changes the node, unless it has changed since it was read (409), and returns it as it is
+    /// then.
+    ///
+    /// # Errors
+    /// See [`RequestError`].
+    pub async fn patch_upkeep(
+        &self,
+        read: &StoredNode,
+        patch: &UpkeepPatch,
+        watched: &Watched,
+    ) -> Result<StoredNode, RequestError> {
+        let mut annotations = json!({Upkeep::RECORD_ANNOTATION: patch.record});
+        if let Some(conditions) = &patch.draino_conditions {
+            annotations[Upkeep::DRAINO_CONDITIONS_ANNOTATION] = json!(conditions);
+        }
+        if patch.retry_taken {
+            annotations[Upkeep::RETRY_ANNOTATION] = Value::Null;
+        }
+        let mut body = json!({"metadata": {
+            "uid": read.node.uid.to_string(),
+            "resourceVersion": read.version,
+            "annotations": annotations,
+        }});
+        if let Some(unschedulable) = patch.unschedulable {
+            body["spec"] = json!({"unschedulable": unschedulable});
+        }
+        let path = format!("/api/v1/nodes/{}?fieldManager={FIELD_MANAGER}", read.node.name);
+        let kind = "application/merge-patch+json";
+        let request = request(Method::PATCH, &path, wire::MEDIA_TYPE, Some(kind), &body)?;
+        let label = Label { verb: "patch", resource: "nodes" };
+        let (_, answer) = self.send(label, request, REQUEST_TIMEOUT).await?;
+        stored(&answer, watched)
+    }
+
+    /// Sets the node's condition `DrainScheduled` to another status, and returns the node as it is
+    /// then. Refused if it is another node by now.
+    ///
+    /// # Errors
+    /// See [`RequestError`].
+    pub async fn mark_scheduled(
+        &self,
+        node: &Node,
+        scheduled: bool,
+        message: &str,
+        now: Timestamp,
+        watched: &Watched,
+    ) -> Result<StoredNode, RequestError> {
+        let body = json!({
+            "metadata": {"uid": node.uid.to_string()},
+            "status": {"conditions": [{
+                "type": Upkeep::SCHEDULED_CONDITION,
+                "status": if scheduled { "True" } else { "False" },
+                "reason": "Draino",
+                "message": message,
+                "lastHeartbeatTime": seconds(now),
+                "lastTransitionTime": seconds(now),
+            }]},
+        });
+        let path = format!("/api/v1/nodes/{}/status?fieldManager={FIELD_MANAGER}", node.name);
+        let kind = "application/strategic-merge-patch+json";
+        let request = request(Method::PATCH, &path, wire::MEDIA_TYPE, Some(kind), &body)?;
+        let label = Label { verb: "patch", resource: "nodes/status" };
+        let (_, answer) = self.send(label, request, REQUEST_TIMEOUT).await?;
+        stored(&answer, watched)
+    }
+}
+
+fn stored(body: &bytes::Bytes, watched: &Watched) -> Result<StoredNode, RequestError> {
+    use prost::Message;
+    let object = wire::open(body, "Node").map_err(unreadable)?;
+    let node = decode_node_upkeep(&object, watched).map_err(unreadable)?;
+    let meta = wire::Object::decode(object).map_err(unreadable)?.metadata;
+    let version = String::from_utf8_lossy(&meta.resource_version).into_owned();
+    Ok(StoredNode { node, version })
+}

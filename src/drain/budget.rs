@@ -1,0 +1,268 @@
+//! Disruption budgets: which of them guards a pod, and whether it would let the pod go.
+//!
+//! Kubernetes' own rules for `pods/eviction`, foreseen. The API server decides; what is found here
+//! tells beforehand which drains cannot end, and names the budget.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::model::{Amount, Budget, Demand, Phase, Resident};
+
+/// Why a pod could not be evicted now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Obstacle {
+    /// The budget has nothing left, but may have later.
+    Blocked {
+        /// Its name.
+        budget: Arc<str>,
+    },
+    /// The budget can never be met: somebody must change it, or have more pods.
+    Hopeless {
+        /// Its name.
+        budget: Arc<str>,
+        /// Why.
+        why: String,
+    },
+    /// More than one budget guards the pod, and then Kubernetes never evicts it.
+    SeveralBudgets {
+        /// Their names, sorted.
+        budgets: Vec<Arc<str>>,
+    },
+}
+
+impl Obstacle {
+    /// Whether waiting does not help.
+    pub fn is_lasting(&self) -> bool {
+        !matches!(self, Self::Blocked { .. })
+    }
+}
+
+impl fmt::Display for Obstacle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Blocked { budget } => {
+                write!(f, "its disruption budget {budget} allows no disruption now")
+            }
+            Self::Hopeless { budget, why } => {
+                write!(f, "its disruption budget {budget} can never be met: {why}")
+            }
+            Self::SeveralBudgets { budgets } => {
+                write!(
+                    f,
+                    "more than one disruption budget selects it ({}), and Kubernetes then never \
+                     evicts it",
+                    budgets.join(", ")
+                )
+            }
+        }
+    }
+}
+
+/// What would keep the API server from evicting the pod now; `None` if nothing would.
+pub fn obstacle(pod: &Resident, budgets: &[Budget]) -> Option<Obstacle> {
+    if pod.phase != Phase::Running || pod.terminating.is_some() {
+        return None;
+    }
+    let mut guarding: Vec<&Budget> = budgets.iter().filter(|budget| budget.guards(pod)).collect();
+    let budget = match guarding.as_slice() {
+        [] => return None,
+        [budget] => budget,
+        _ => {
+            guarding.sort_by(|a, b| a.name.cmp(&b.name));
+            let budgets = guarding.iter().map(|budget| Arc::clone(&budget.name)).collect();
+            return Some(Obstacle::SeveralBudgets { budgets });
+        }
+    };
+    let others_suffice = budget.desired > 0 && budget.healthy >= budget.desired;
+    if !pod.ready && (budget.lets_unready_go || others_suffice) {
+        return None;
+    }
+    if budget.observed && budget.allowed > 0 {
+        return None;
+    }
+    let name = Arc::clone(&budget.name);
+    Some(match hopeless(budget) {
+        Some(why) => Obstacle::Hopeless { budget: name, why },
+        None => Obstacle::Blocked { budget: name },
+    })
+}
+
+/// Why a budget will never let a pod go as things are; `None` if it may.
+fn hopeless(budget: &Budget) -> Option<String> {
+    match budget.demand? {
+        Demand::MaxUnavailable(Amount::Count(0) | Amount::Percent(0)) => {
+            return Some("its maxUnavailable is 0".to_owned());
+        }
+        Demand::MinAvailable(Amount::Percent(100..)) => {
+            return Some("its minAvailable is 100 %".to_owned());
+        }
+        _ => {}
+    }
+    // Without pods that are expected nothing is known of what would be enough.
+    (budget.observed && budget.expected > 0 && budget.desired >= budget.expected).then(|| {
+        format!("it needs {} healthy pods and there are to be {}", budget.desired, budget.expected)
+    })
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::model::build::resident;
+    use crate::model::{Labels, Requirement, Selector, Test};
+
+    /// A budget over all pods of the namespace `default`, with this status.
+    pub(crate) fn budget(name: &str, desired: i32, healthy: i32) -> Budget {
+        Budget {
+            namespace: "default".into(),
+            name: name.into(),
+            selector: Selector::All(Vec::new()),
+            demand: Some(Demand::MinAvailable(Amount::Count(desired))),
+            lets_unready_go: false,
+            observed: true,
+            healthy,
+            desired,
+            expected: desired.max(healthy) + 1,
+            allowed: (healthy - desired).max(0),
+        }
+    }
+
+    fn web(name: &str) -> Resident {
+        resident(name).labelled([("app", "web")])
+    }
+
+    fn blocked(name: &str) -> Obstacle {
+        Obstacle::Blocked { budget: name.into() }
+    }
+
+    fn requiring(key: &str, test: Test) -> Selector {
+        Selector::All(vec![Requirement { key: key.into(), test }])
+    }
+
+    #[test]
+    fn a_selector_selects_as_kubernetes_has_it() {
+        let labels: Labels = [("app", "web"), ("tier", "")].into_iter().collect();
+        let some = |value: &str| vec![Arc::from(value), Arc::from("other")];
+        let cases = [
+            (Selector::Nothing, false),
+            (Selector::All(Vec::new()), true),
+            (requiring("app", Test::In(some("web"))), true),
+            (requiring("app", Test::In(some("api"))), false),
+            (requiring("absent", Test::In(some("web"))), false),
+            (requiring("app", Test::NotIn(some("web"))), false),
+            (requiring("app", Test::NotIn(some("api"))), true),
+            (requiring("absent", Test::NotIn(some("web"))), true),
+            (requiring("tier", Test::Exists), true),
+            (requiring("absent", Test::Exists), false),
+            (requiring("tier", Test::Absent), false),
+            (requiring("absent", Test::Absent), true),
+        ];
+        for (selector, expected) in cases {
+            assert_eq!(selector.matches(&labels), expected, "{selector:?}");
+        }
+        let app = Requirement { key: "app".into(), test: Test::Exists };
+        let absent = Requirement { key: "absent".into(), test: Test::Exists };
+        assert!(!Selector::All(vec![app, absent]).matches(&labels), "all must hold");
+    }
+
+    #[test]
+    fn a_budget_is_for_the_labelled_pods_of_its_own_namespace() {
+        let budget = budget("web", 1, 1);
+        assert!(budget.guards(&web("a")));
+        assert!(!budget.guards(&web("a").in_namespace("shop")));
+        assert!(!budget.guards(&resident("a")), "a pod without labels has no budget");
+    }
+
+    #[test]
+    fn a_ready_pod_goes_while_more_are_healthy_than_must_be() {
+        assert_eq!(obstacle(&web("a"), &[]), None);
+        assert_eq!(obstacle(&web("a"), &[budget("web", 1, 3)]), None);
+        assert_eq!(obstacle(&web("a"), &[budget("web", 2, 1)]), Some(blocked("web")));
+        assert_eq!(obstacle(&web("a"), &[budget("web", 1, 0)]), Some(blocked("web")));
+        let elsewhere = Budget { namespace: "shop".into(), ..budget("web", 2, 1) };
+        assert_eq!(obstacle(&web("a"), &[elsewhere]), None);
+    }
+
+    #[test]
+    fn a_pod_that_is_not_ready_goes_if_the_others_suffice_or_if_it_always_may() {
+        let unready = web("a").unready();
+        assert_eq!(obstacle(&unready, &[budget("web", 1, 1)]), None, "it holds no share");
+        assert_eq!(obstacle(&web("a"), &[budget("web", 1, 1)]), Some(blocked("web")));
+        assert_eq!(obstacle(&unready, &[budget("web", 2, 1)]), Some(blocked("web")));
+        let always = Budget { lets_unready_go: true, ..budget("web", 2, 1) };
+        assert_eq!(obstacle(&unready, std::slice::from_ref(&always)), None);
+        assert_eq!(obstacle(&web("a"), &[always]), Some(blocked("web")));
+        let none_desired = Budget { allowed: 0, ..budget("web", 0, 0) };
+        assert_eq!(obstacle(&unready, &[none_desired]), Some(blocked("web")));
+    }
+
+    #[test]
+    fn two_budgets_hold_a_pod_for_ever_even_if_both_have_room() {
+        let budgets = [budget("web-b", 1, 3), budget("web-a", 1, 3)];
+        let found = obstacle(&web("a"), &budgets).unwrap();
+        let expected = Obstacle::SeveralBudgets { budgets: vec!["web-a".into(), "web-b".into()] };
+        assert_eq!(found, expected);
+        assert!(found.is_lasting());
+        assert!(found.to_string().contains("web-a, web-b"), "{found}");
+    }
+
+    #[test]
+    fn what_does_no_work_is_not_held() {
+        let budgets = [budget("web", 2, 1), budget("more", 2, 1)];
+        let pending = Resident { phase: Phase::Pending, ..web("a").unready() };
+        assert_eq!(obstacle(&pending, &budgets), None);
+        assert_eq!(obstacle(&web("a").finished(), &budgets), None);
+        assert_eq!(obstacle(&web("a").going_until(30), &budgets), None);
+        assert!(obstacle(&web("a"), &budgets).is_some());
+    }
+
+    #[test]
+    fn a_budget_that_can_never_be_met_is_told_from_one_that_is_used_up() {
+        let of = |demand, expected, desired, healthy| Budget {
+            demand: Some(demand),
+            expected,
+            desired,
+            ..budget("web", desired, healthy)
+        };
+        let hopeless = [
+            of(Demand::MaxUnavailable(Amount::Count(0)), 3, 3, 3),
+            of(Demand::MaxUnavailable(Amount::Percent(0)), 3, 3, 3),
+            of(Demand::MinAvailable(Amount::Percent(100)), 3, 3, 2),
+            of(Demand::MinAvailable(Amount::Count(3)), 3, 3, 3),
+            of(Demand::MinAvailable(Amount::Count(5)), 3, 5, 3),
+            // A budget of 80 % over one pod: rounded up it is all of them.
+            of(Demand::MinAvailable(Amount::Percent(80)), 1, 1, 1),
+        ];
+        for budget in hopeless {
+            let found = obstacle(&web("a"), std::slice::from_ref(&budget)).unwrap();
+            assert!(matches!(found, Obstacle::Hopeless { .. }), "{budget:?}: {found:?}");
+            assert!(found.is_lasting());
+        }
+        let used_up = [
+            of(Demand::MaxUnavailable(Amount::Count(1)), 3, 2, 2),
+            of(Demand::MinAvailable(Amount::Count(2)), 3, 2, 2),
+            of(Demand::MinAvailable(Amount::Percent(50)), 4, 2, 1),
+            // Nothing that could be told from the status, yet.
+            Budget { observed: false, ..of(Demand::MinAvailable(Amount::Count(3)), 3, 3, 3) },
+            of(Demand::MinAvailable(Amount::Count(3)), 0, 3, 0),
+        ];
+        for budget in used_up {
+            assert_eq!(obstacle(&web("a"), std::slice::from_ref(&budget)), Some(blocked("web")));
+        }
+    }
+
+    #[test]
+    fn a_surge_may_let_a_pod_go_that_would_have_been_held_for_ever() {
+        let surge = Budget {
+            demand: Some(Demand::MaxUnavailable(Amount::Count(0))),
+            expected: 3,
+            ..budget("web", 3, 4)
+        };
+        assert_eq!(obstacle(&web("a"), &[surge]), None);
+    }
+
+    #[test]
+    fn a_status_that_is_about_an_older_spec_allows_nothing() {
+        let stale = Budget { observed: false, ..budget("web", 1, 3) };
+        assert_eq!(obstacle(&web("a"), &[stale]), Some(blocked("web")));
+    }
+}

@@ -1,0 +1,220 @@
+//! Which conditions make a node bad, from when on, and when they are over.
+//!
+//! # When a condition is over
+//!
+//! draino takes the first other status for a cure. A restart of node-problem-detector sets all its
+//! conditions to False, so a broken node came back into use. What the API stores tells little of
+//! the difference: after a restart the condition has the reason and the transition time that it
+//! would have after a cure. Hence:
+//!
+//! - A condition counts as over once it has been good for `clear_after` without a break. That covers
+//!   what is checked again and again (plugins, health checks, counters): it is bad again before.
+//! - It does not cover what is read from a log once, and is not written there a second time. Such a
+//!   condition is given `clear_after: None`: nothing that is reported clears it, a person does.
+//! - Unknown is no cure where True or False was bad: whoever reports it does not know.
+//! - A condition whose heartbeat is too old is no cure either, and no cause: `stale_after`.
+//!
+//! Not done, and why: conditions that turn good in the same second are no sign of a restart, since
+//! one repair may cure several; a reason of "no problem" is in both cases the same.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::duration::{DURATION_REMEDY, format_duration, parse_duration};
+use super::syntax::SyntaxError;
+use crate::model::{ConditionStatus, Upkeep};
+
+/// A condition that makes a node bad.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConditionRule {
+    /// Type of the condition.
+    pub kind: Arc<str>,
+    /// The status that is bad.
+    pub status: ConditionStatus,
+    /// It is bad once it has had the status for so long.
+    pub min_age: Duration,
+    /// It is over once it has had another status for so long. `None`: never by itself.
+    pub clear_after: Option<Duration>,
+    /// A heartbeat older than this, or none, makes it untrustworthy. `None`: it is always trusted.
+    pub stale_after: Option<Duration>,
+}
+
+/// How a condition of a node stands to a rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Holding {
+    /// The node has no such condition. Since when, the API does not store.
+    Absent,
+    /// It is not to be trusted: not heard of for too long, or Unknown where that is not what is
+    /// bad. It neither starts nor clears anything.
+    Stale,
+    /// It has another status.
+    Other {
+        /// Since when; `None` for ever.
+        since: Option<Timestamp>,
+    },
+    /// It has the bad status, but not for long enough.
+    Young {
+        /// When it will have.
+        at: Timestamp,
+    },
+    /// It is bad.
+    Bad,
+}
+
+impl ConditionRule {
+    /// How long a condition must be good until it counts as over, where nothing else is said: the
+    /// interval at which node-problem-detector repeats itself, and above those of its checks.
+    pub const CLEAR_AFTER: Duration = Duration::from_secs(300);
+
+    /// A rule for a status of some age, with defaults.
+    pub fn new(kind: impl Into<Arc<str>>, status: ConditionStatus, min_age: Duration) -> Self {
+        Self {
+            kind: kind.into(),
+            status,
+            min_age,
+            clear_after: Some(Self::CLEAR_AFTER),
+            stale_after: None,
+        }
+    }
+
+    /// Reads draino's form: `Type`, which stands for `Type=True,0s`, or `Type=Status,Duration`.
+    ///
+    /// Anything incomplete is an error, where draino panics or takes it for a rule that never
+    /// matches. `Ready` alone is one too: it would make every healthy node bad. Who wants that
+    /// writes `Ready=True,0s`.
+    pub fn parse(text: &str) -> Result<Self, SyntaxError> {
+        const FORM: &str = "write Type, or Type=Status,Duration such as Ready=Unknown,10m";
+        let fault =
+            |at, cause: String, remedy: &str| Err(SyntaxError::new(text, at, cause, remedy));
+        let (kind, rest) = match text.split_once('=') {
+            Some((kind, rest)) => (kind, Some(rest)),
+            None => (text, None),
+        };
+        if kind.is_empty() {
+            return fault(0, "the type of the condition is missing".into(), FORM);
+        }
+        let foreign = |c: char| !(c.is_ascii_alphanumeric() || "-_./".contains(c));
+        if let Some((at, c)) = kind.char_indices().find(|(_, c)| foreign(*c)) {
+            return fault(at, format!("{c:?} cannot be in the type of a condition"), FORM);
+        }
+        let Some(rest) = rest else {
+            if kind == "Ready" {
+                let cause = "Ready alone means Ready=True, so every healthy node would be bad";
+                let remedy = "write Ready=Unknown,10m or Ready=False,10m; if healthy nodes are \
+                              meant, Ready=True,0s";
+                return fault(0, cause.into(), remedy);
+            }
+            return Ok(Self::new(kind, ConditionStatus::True, Duration::ZERO));
+        };
+        let at = kind.len() + 1;
+        let (name, age) = match rest.split_once(',') {
+            Some((name, age)) => (name, Some(age)),
+            None => (rest, None),
+        };
+        let Some(status) = ConditionStatus::parse(name) else {
+            let cause = match name {
+                "" => "the status is missing".to_owned(),
+                _ => format!("{name:?} is no status"),
+            };
+            return fault(at, cause, "write True, False or Unknown");
+        };
+        let at = at + name.len();
+        let Some(age) = age else {
+            let remedy = format!("write {kind}={status},0s or another age such as 10m");
+            return fault(at, "the minimum age is missing".into(), &remedy);
+        };
+        let Some(min_age) = parse_duration(age) else {
+            let cause = match age {
+                "" => "the minimum age is missing".to_owned(),
+                _ => format!("{age:?} is no duration"),
+            };
+            return fault(at + 1, cause, DURATION_REMEDY);
+        };
+        Ok(Self::new(kind, status, min_age))
+    }
+
+    /// How the node's condition stands to this rule.
+    ///
+    /// A condition without a transition time has had its status for ever, as draino has it.
+    pub fn judge(&self, upkeep: &Upkeep, now: Timestamp) -> Holding {
+        let Some(condition) = upkeep.condition(&self.kind) else {
+            return Holding::Absent;
+        };
+        if self.stale_from(condition.heartbeat).is_some_and(|at| at <= now) {
+            return Holding::Stale;
+        }
+        if condition.status != self.status {
+            return match condition.status {
+                ConditionStatus::Unknown => Holding::Stale,
+                _ => Holding::Other { since: condition.since },
+            };
+        }
+        match condition.since.map(|since| later(since, self.min_age)) {
+            Some(at) if at > now => Holding::Young { at },
+            _ => Holding::Bad,
+        }
+    }
+
+    /// From when on a condition that stands so counts as over, if it stays as it is; `None` if it
+    /// does not.
+    ///
+    /// That of an absent one depends on since when it is missed, which the caller knows.
+    pub fn over_from(&self, holding: Holding) -> Option<Timestamp> {
+        let Holding::Other { since } = holding else { return None };
+        Some(later(since.unwrap_or(Timestamp::MIN), self.clear_after?))
+    }
+
+    /// When the node is to be judged again though nobody writes to it: the next moment at which
+    /// [`Self::judge`] or [`Self::over_from`] says something else. `None` if there is none.
+    pub fn looks_again_at(&self, upkeep: &Upkeep, now: Timestamp) -> Option<Timestamp> {
+        let holding = self.judge(upkeep, now);
+        if holding == Holding::Stale {
+            return None;
+        }
+        let heartbeat = upkeep.condition(&self.kind)?.heartbeat;
+        let next = match holding {
+            Holding::Young { at } => Some(at),
+            other => self.over_from(other),
+        };
+        [next, self.stale_from(heartbeat)].into_iter().flatten().filter(|at| *at > now).min()
+    }
+
+    /// From when on a condition with this last heartbeat is stale.
+    fn stale_from(&self, heartbeat: Option<Timestamp>) -> Option<Timestamp> {
+        let after = self.stale_after?;
+        Some(heartbeat.map_or(Timestamp::MIN, |heartbeat| later(heartbeat, after)))
+    }
+}
+
+/// As draino writes it: `Type=Status,Duration`.
+impl fmt::Display for ConditionRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}={},{}", self.kind, self.status, format_duration(self.min_age))
+    }
+}
+
+/// The value of the annotation `draino.planet.com/conditions` for these rules, in their order.
+pub fn format_conditions<'a>(rules: impl IntoIterator<Item = &'a ConditionRule>) -> String {
+    rules.into_iter().map(ToString::to_string).collect::<Vec<_>>().join(";")
+}
+
+/// Reads the annotation `draino.planet.com/conditions`. Whoever wrote it, the node is cordoned by
+/// now, so what cannot be understood in it is left out.
+pub fn recorded_conditions(text: &str) -> Vec<ConditionRule> {
+    let read = |entry: &str| match entry {
+        "Ready" => Some(ConditionRule::new(entry, ConditionStatus::True, Duration::ZERO)),
+        _ => ConditionRule::parse(entry).ok(),
+    };
+    text.split(';').filter_map(|entry| read(entry.trim())).collect()
+}
+
+/// A moment so much later, the last one of all if there is none.
+fn later(moment: Timestamp, by: Duration) -> Timestamp {
+    moment.saturating_add(by).unwrap_or(Timestamp::MAX)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,575 @@
+//! What is to be done about a node now: the one decision from which cordon, drain and uncordon
+//! follow.
+//!
+//! It looks at the node as it is stored, its record included, and never at what was done before;
+//! so it does not matter who asks, how often, or after which restart. Each step brings the node a
+//! little further, is stored, and the next decision is made from there.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use super::condition::{ConditionRule, Holding};
+use super::ledger::after;
+use super::{Claim, Cordon, DrainPhase, Policy, Record};
+use crate::model::{Autoscaler, ConditionStatus, Node, Upkeep};
+
+/// What is to be done about a node.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Step {
+    /// Nothing, until the node changes.
+    Rest,
+    /// Nothing before this moment.
+    Wait(Timestamp),
+    /// This, now.
+    Act(Act),
+}
+
+/// Something to do now.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Act {
+    /// Cordon the node, if the caps allow it and it can be drained, and plan its drain. A node that
+    /// somebody has cordoned already is only taken note of.
+    Begin {
+        /// Who wants it.
+        claims: Vec<Claim>,
+        /// Drains that failed before.
+        failures: u32,
+    },
+    /// Plan the drain of a cordoned node.
+    Schedule(Record),
+    /// Begin to drain.
+    Start(Record),
+    /// Go on evicting.
+    Conduct(Record),
+    /// The deadline is over.
+    Expire(Record),
+    /// Write this.
+    Write(Change),
+    /// Set the condition `DrainScheduled`.
+    Mark {
+        /// Its status.
+        scheduled: bool,
+        /// Its message.
+        message: String,
+    },
+}
+
+/// A new version of the node's record, with what belongs to it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Change {
+    /// The record; `None` takes it and draino's annotation away.
+    pub record: Option<Record>,
+    /// Cordon (`true`) or uncordon.
+    pub unschedulable: Option<bool>,
+    /// Take the request for one more try away.
+    pub retry_taken: bool,
+    /// What to tell people.
+    pub news: News,
+}
+
+impl Change {
+    /// A new version of the record, and nothing else.
+    pub fn note(record: Record) -> Self {
+        Self { record: Some(record), unschedulable: None, retry_taken: false, news: News::None }
+    }
+}
+
+/// What there is to tell of a change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum News {
+    /// Nothing.
+    None,
+    /// The node was cordoned.
+    Cordoned,
+    /// The node was cordoned again, after cluster-autoscaler had uncordoned it.
+    CordonedAgain,
+    /// The node was uncordoned.
+    Uncordoned,
+    /// A drain is planned.
+    Scheduled(Timestamp),
+    /// A planned drain, or one under way, is called off.
+    CalledOff(&'static str),
+    /// A drain begins.
+    Started,
+    /// A drain is done. `cause` says if it was not by its evictions.
+    Drained {
+        /// For example `node_deleted`.
+        cause: &'static str,
+    },
+    /// A drain failed.
+    Failed {
+        /// For example `deadline`.
+        cause: &'static str,
+        /// What was left.
+        why: Arc<str>,
+    },
+    /// It cannot be drained for now; `why` is in the record.
+    Held(Arc<str>),
+    /// The node is still there, long after its drain.
+    Lingers,
+    /// The record cannot be read and is replaced.
+    Unreadable(String),
+}
+
+/// Why a drain is called off.
+mod called_off {
+    /// Somebody uncordoned the node.
+    pub(super) const UNCORDONED: &str = "somebody uncordoned the node";
+    /// No condition is bad any more.
+    pub(super) const CLEAR: &str = "its conditions are not bad any more, or no policy asks for it";
+    /// The kubelet is dead.
+    pub(super) const UNREACHABLE: &str = "the kubelet is not heard of, so that no eviction could be \
+        completed; the pods are left to the node's NoExecute taints";
+    /// The policy does not drain.
+    pub(super) const CORDON_ONLY: &str = "the policy only cordons";
+}
+
+/// Decides about a node.
+pub fn decide(node: &Node, policies: &[Policy], now: Timestamp) -> Step {
+    let Some(upkeep) = node.upkeep.as_deref() else {
+        return Step::Rest;
+    };
+    let record = match upkeep.record.as_deref().map(Record::parse).transpose() {
+        Ok(record) => record.or_else(|| adopted(upkeep, policies)),
+        Err(error) => return unreadable(upkeep, &error.to_string()),
+    };
+    let is_removed = upkeep.terminating || upkeep.autoscaler == Autoscaler::Removing;
+    match record {
+        None if is_removed => Step::Rest,
+        None => match Badness::of(upkeep, policies, now) {
+            Badness { claims, .. } if !claims.is_empty() => begin(claims, 0),
+            Badness { look_again: Some(at), .. } => Step::Wait(at),
+            Badness { .. } => Step::Rest,
+        },
+        // From now on an uncordon may be cluster-autoscaler's.
+        Some(record) if is_removed && upkeep.autoscaler == Autoscaler::Removing => {
+            if record.autoscaler {
+                Step::Rest
+            } else {
+                Step::Act(Act::Write(Change::note(Record { autoscaler: true, ..record })))
+            }
+        }
+        Some(_) if is_removed => Step::Rest,
+        Some(record) => go_on(node, upkeep, record, policies, now),
+    }
+}
+
+/// Whether a drain of this session is to go on evicting, by the node as it is stored.
+pub fn is_draining(node: &Node, session: &str, policies: &[Policy], now: Timestamp) -> bool {
+    matches!(decide(node, policies, now), Step::Act(Act::Conduct(record)) if *record.session == *session)
+}
+
+/// The message of the condition `DrainScheduled`, as draino writes it.
+fn scheduled_message(record: &Record) -> Option<String> {
+    let scheduled = record.scheduled?;
+    let begin = format!("Drain activity scheduled {scheduled}");
+    Some(match (record.phase, record.ended) {
+        (DrainPhase::Drained, Some(ended)) => format!("{begin} | Completed: {ended}"),
+        (DrainPhase::Failed, Some(ended)) => format!("{begin} | Failed: {ended}"),
+        (DrainPhase::Scheduled | DrainPhase::Draining, _) => begin,
+        _ => format!("{begin} | Called off"),
+    })
+}
+
+/// The record of a node that draino has cordoned: its annotation says for what.
+fn adopted(upkeep: &Upkeep, policies: &[Policy]) -> Option<Record> {
+    let conditions = upkeep.draino_conditions.as_deref().filter(|text| !text.is_empty())?;
+    if !upkeep.unschedulable {
+        return None;
+    }
+    let policy = policies.iter().find(|policy| policy.selects(&upkeep.labels))?;
+    let conditions = conditions.split(';').map(Arc::from).collect();
+    let claim = Claim { policy: Arc::clone(&policy.name), conditions };
+    Some(Record::new(Arc::from("draino"), Cordon::Ours, vec![claim]))
+}
+
+/// Whose the cordon is cannot be told any more, so it counts as somebody else's.
+fn unreadable(upkeep: &Upkeep, error: &str) -> Step {
+    let record = upkeep
+        .unschedulable
+        .then(|| Record::new(Arc::from("unknown"), Cordon::Foreign, Vec::new()));
+    let news = News::Unreadable(error.to_owned());
+    Step::Act(Act::Write(Change { record, unschedulable: None, retry_taken: false, news }))
+}
+
+fn begin(claims: Vec<Claim>, failures: u32) -> Step {
+    Step::Act(Act::Begin { claims, failures })
+}
+
+/// A node that is cordoned by us, or drained on somebody else's cordon.
+fn go_on(
+    node: &Node,
+    upkeep: &Upkeep,
+    record: Record,
+    policies: &[Policy],
+    now: Timestamp,
+) -> Step {
+    let bad = Badness::of(upkeep, policies, now);
+    let clearing = Clearing::of(&record, upkeep, policies, now);
+    if !upkeep.unschedulable && !matches!(record.cordon, Cordon::Lifted) {
+        return uncordoned_by_others(record, bad);
+    }
+    if let Some(step) = keep_vanished(&record, &clearing, now) {
+        return step;
+    }
+    if record.phase == DrainPhase::Released {
+        return released(&record, upkeep, bad, &clearing, now);
+    }
+    if let Some(mark) = mark(&record, upkeep) {
+        return Step::Act(mark);
+    }
+    if bad.claims.is_empty() {
+        return not_bad(node, record, policies, &clearing, now);
+    }
+    let claims = bad.joined(&record, &clearing);
+    if claims != record.claims {
+        return Step::Act(Act::Write(Change::note(Record { claims, ..record })));
+    }
+    match settings(&record, policies) {
+        Some(policy) => still_bad(node, upkeep, record, policy, now),
+        None => Step::Rest,
+    }
+}
+
+/// The policy whose settings are those of the drain.
+fn settings<'a>(record: &Record, policies: &'a [Policy]) -> Option<&'a Policy> {
+    policies.iter().find(|policy| &*policy.name == record.policy())
+}
+
+/// The node is schedulable although our record says that it is cordoned.
+fn uncordoned_by_others(record: Record, bad: Badness) -> Step {
+    Step::Act(Act::Write(if record.autoscaler && record.cordon == Cordon::Ours {
+        if bad.claims.is_empty() {
+            Change { record: None, unschedulable: None, retry_taken: false, news: News::Uncordoned }
+        } else {
+            Change {
+                record: Some(Record { autoscaler: false, ..record }),
+                unschedulable: Some(true),
+                retry_taken: false,
+                news: News::CordonedAgain,
+            }
+        }
+    } else {
+        let was_planned = matches!(record.phase, DrainPhase::Scheduled | DrainPhase::Draining);
+        let record = Record {
+            phase: DrainPhase::Released,
+            cordon: Cordon::Lifted,
+            next: None,
+            why: Some(Arc::from(called_off::UNCORDONED)),
+            ..record
+        };
+        let news = if was_planned {
+            News::CalledOff(called_off::UNCORDONED)
+        } else {
+            News::Held(Arc::from(called_off::UNCORDONED))
+        };
+        Change { record: Some(record), unschedulable: None, retry_taken: false, news }
+    }))
+}
+
+/// Notes since when a condition is not reported any more, or that it is again.
+fn keep_vanished(record: &Record, clearing: &Clearing, now: Timestamp) -> Option<Step> {
+    let vanished = match (clearing.some_absent, record.vanished) {
+        (true, None) => Some(whole(now)),
+        (false, Some(_)) => None,
+        _ => return None,
+    };
+    let record = Record { vanished, ..record.clone() };
+    Some(Step::Act(Act::Write(Change::note(record))))
+}
+
+/// Somebody wants the node used although it is bad.
+fn released(
+    record: &Record,
+    upkeep: &Upkeep,
+    bad: Badness,
+    clearing: &Clearing,
+    now: Timestamp,
+) -> Step {
+    let is_new = |condition: &Arc<str>| {
+        !record.claims.iter().any(|claim| claim.conditions.contains(condition))
+    };
+    let news = bad.claims.iter().flat_map(|claim| &claim.conditions).any(is_new);
+    if let Some(mark) = mark(record, upkeep) {
+        Step::Act(mark)
+    } else if news || upkeep.unschedulable && !bad.claims.is_empty() {
+        begin(bad.claims, 0)
+    } else {
+        match clearing.clear_at {
+            Some(at) if at <= now && bad.claims.is_empty() => {
+                Step::Act(Act::Write(Change { record: None, ..Change::note(record.clone()) }))
+            }
+            Some(at) if at > now => Step::Wait(at),
+            _ => bad.look_again.map_or(Step::Rest, Step::Wait),
+        }
+    }
+}
+
+/// The condition `DrainScheduled`, if it is not as it should be.
+fn mark(record: &Record, upkeep: &Upkeep) -> Option<Act> {
+    let wanted = matches!(record.phase, DrainPhase::Scheduled | DrainPhase::Draining);
+    let is = upkeep
+        .condition(Upkeep::SCHEDULED_CONDITION)
+        .is_some_and(|condition| condition.status == ConditionStatus::True);
+    let message = scheduled_message(record)?;
+    (is != wanted).then_some(Act::Mark { scheduled: wanted, message })
+}
+
+/// Nothing is bad at the moment: no drain begins or goes on, and the cordon goes once that has
+/// lasted.
+fn not_bad(
+    node: &Node,
+    record: Record,
+    policies: &[Policy],
+    clearing: &Clearing,
+    now: Timestamp,
+) -> Step {
+    let goes_on = record.phase == DrainPhase::Draining
+        && settings(&record, policies).is_some_and(|policy| !policy.stop_when_clear);
+    if goes_on {
+        return draining(node, record, now);
+    }
+    if matches!(record.phase, DrainPhase::Scheduled | DrainPhase::Draining) {
+        return call_off(record, called_off::CLEAR);
+    }
+    match clearing.clear_at {
+        Some(at) if at <= now => {
+            let is_ours = record.cordon == Cordon::Ours;
+            let unschedulable = is_ours.then_some(false);
+            let news = if is_ours { News::Uncordoned } else { News::None };
+            Step::Act(Act::Write(Change { record: None, unschedulable, retry_taken: false, news }))
+        }
+        Some(at) => Step::Wait(at),
+        None => Step::Rest,
+    }
+}
+
+/// Back to a cordon without a plan.
+fn call_off(record: Record, why: &'static str) -> Step {
+    let record = Record {
+        phase: DrainPhase::Cordoned,
+        started: None,
+        deadline: None,
+        next: None,
+        why: Some(Arc::from(why)),
+        forced: false,
+        ..record
+    };
+    let news = News::CalledOff(why);
+    Step::Act(Act::Write(Change {
+        record: Some(record),
+        unschedulable: None,
+        retry_taken: false,
+        news,
+    }))
+}
+
+/// The node is bad, cordoned, and ours to drain.
+fn still_bad(
+    node: &Node,
+    upkeep: &Upkeep,
+    record: Record,
+    policy: &Policy,
+    now: Timestamp,
+) -> Step {
+    let is_dead = node.ready.status == ConditionStatus::Unknown;
+    match record.phase {
+        DrainPhase::Cordoned => {
+            let held = if !policy.drain {
+                Some(called_off::CORDON_ONLY)
+            } else if is_dead {
+                Some(called_off::UNREACHABLE)
+            } else {
+                None
+            };
+            match (held, record.next) {
+                (Some(why), _) if record.why.as_deref() == Some(why) => Step::Rest,
+                (Some(why), _) => {
+                    let news = News::Held(Arc::from(why));
+                    let record = Record { why: Some(Arc::from(why)), next: None, ..record };
+                    Step::Act(Act::Write(Change { news, ..Change::note(record) }))
+                }
+                (None, Some(next)) if next > now => Step::Wait(next),
+                (None, _) => Step::Act(Act::Schedule(record)),
+            }
+        }
+        DrainPhase::Scheduled if is_dead => call_off(record, called_off::UNREACHABLE),
+        DrainPhase::Scheduled => {
+            let scheduled = record.scheduled.unwrap_or(now);
+            let begins = opens(policy, scheduled.max(now));
+            if begins > now { Step::Wait(begins) } else { Step::Act(Act::Start(record)) }
+        }
+        DrainPhase::Draining => draining(node, record, now),
+        DrainPhase::Drained => {
+            let at = after(record.ended.unwrap_or(now), policy.lingering);
+            if record.lingers {
+                Step::Rest
+            } else if at > now {
+                Step::Wait(at)
+            } else {
+                let record = Record { lingers: true, ..record };
+                Step::Act(Act::Write(Change { news: News::Lingers, ..Change::note(record) }))
+            }
+        }
+        DrainPhase::Failed => {
+            let is_asked = upkeep.retry_asked;
+            let next = record.next.map(|next| opens(policy, next.max(now)));
+            match next {
+                _ if is_dead => Step::Rest,
+                Some(next) if next > now && !is_asked => Step::Wait(next),
+                None if !is_asked => Step::Rest,
+                _ if record.cordon == Cordon::Lifted => {
+                    begin(record.claims.clone(), record.failures)
+                }
+                _ => Step::Act(Act::Start(record)),
+            }
+        }
+        // Seen to before.
+        DrainPhase::Released => Step::Rest,
+    }
+}
+
+fn draining(node: &Node, record: Record, now: Timestamp) -> Step {
+    if node.ready.status == ConditionStatus::Unknown {
+        return call_off(record, called_off::UNREACHABLE);
+    }
+    match record.deadline {
+        Some(deadline) if deadline <= now => Step::Act(Act::Expire(record)),
+        _ => Step::Act(Act::Conduct(record)),
+    }
+}
+
+/// Which policies find the node bad.
+#[derive(Debug)]
+struct Badness {
+    claims: Vec<Claim>,
+    /// When some condition may stand otherwise, without any event.
+    look_again: Option<Timestamp>,
+}
+
+impl Badness {
+    fn of(upkeep: &Upkeep, policies: &[Policy], now: Timestamp) -> Self {
+        let mut badness = Self { claims: Vec::new(), look_again: None };
+        for policy in policies.iter().filter(|policy| policy.selects(&upkeep.labels)) {
+            let conditions: Vec<Arc<str>> =
+                policy.bad(upkeep, now).map(|rule| Arc::from(rule.to_string())).collect();
+            let look_again = policy.looks_again_at(upkeep, now);
+            badness.look_again = [badness.look_again, look_again].into_iter().flatten().min();
+            if !conditions.is_empty() {
+                badness.claims.push(Claim { policy: Arc::clone(&policy.name), conditions });
+            }
+        }
+        badness
+    }
+
+    /// Those, and what is recorded and has not cleared.
+    fn joined(&self, record: &Record, clearing: &Clearing) -> Vec<Claim> {
+        let mut claims = self.claims.clone();
+        for old in &clearing.remaining {
+            match claims.iter_mut().find(|claim| claim.policy == old.policy) {
+                Some(claim) => {
+                    for condition in &old.conditions {
+                        if !claim.conditions.contains(condition) {
+                            claim.conditions.push(Arc::clone(condition));
+                        }
+                    }
+                }
+                None => claims.push(old.clone()),
+            }
+        }
+        // The same set in another order is no news.
+        let is_same = claims.len() == record.claims.len()
+            && claims.iter().all(|claim| {
+                record.claims.iter().any(|old| {
+                    old.policy == claim.policy
+                        && old.conditions.len() == claim.conditions.len()
+                        && old.conditions.iter().all(|c| claim.conditions.contains(c))
+                })
+            })
+            && claims.first().map(|o| &o.policy) == record.claims.first().map(|o| &o.policy);
+        if is_same { record.claims.clone() } else { claims }
+    }
+}
+
+/// What has become of the conditions that a node was cordoned for.
+#[derive(Debug)]
+struct Clearing {
+    /// When all of them have been good for long enough; `None` while one is not good.
+    clear_at: Option<Timestamp>,
+    /// One of them is not reported at all.
+    some_absent: bool,
+    /// Owners that have not cleared, with the conditions that have not.
+    remaining: Vec<Claim>,
+}
+
+impl Clearing {
+    fn of(record: &Record, upkeep: &Upkeep, policies: &[Policy], now: Timestamp) -> Self {
+        let mut clearing =
+            Self { clear_at: Some(Timestamp::MIN), some_absent: false, remaining: Vec::new() };
+        for claim in &record.claims {
+            let policy = policies.iter().find(|policy| policy.name == claim.policy);
+            let mut conditions = Vec::new();
+            for condition in &claim.conditions {
+                let at = clearing.one(condition, policy, record, upkeep, now);
+                clearing.clear_at = match (clearing.clear_at, at) {
+                    (Some(known), Some(at)) => Some(known.max(at)),
+                    _ => None,
+                };
+                if at.is_none_or(|at| at > now) {
+                    conditions.push(Arc::clone(condition));
+                }
+            }
+            if !conditions.is_empty() {
+                let policy = Arc::clone(&claim.policy);
+                clearing.remaining.push(Claim { policy, conditions });
+            }
+        }
+        clearing
+    }
+
+    /// When one recorded condition has been good for long enough; `None` while it is not good.
+    fn one(
+        &mut self,
+        condition: &str,
+        policy: Option<&Policy>,
+        record: &Record,
+        upkeep: &Upkeep,
+        now: Timestamp,
+    ) -> Option<Timestamp> {
+        let configured = policy
+            .and_then(|policy| policy.conditions.iter().find(|rule| rule.to_string() == condition));
+        let mut rule = match configured {
+            Some(rule) => rule.clone(),
+            // The policy has changed: what is written down decides. Nobody can wait for what makes
+            // no sense.
+            None => match ConditionRule::parse(condition) {
+                Ok(rule) => rule,
+                Err(_) => return Some(Timestamp::MIN),
+            },
+        };
+        if record.phase == DrainPhase::Released {
+            // A person has decided. What is good again may be bad again.
+            rule.clear_after.get_or_insert(ConditionRule::CLEAR_AFTER);
+        }
+        let holding = rule.judge(upkeep, now);
+        if holding == Holding::Absent {
+            self.some_absent = true;
+            return Some(after(record.vanished?, rule.clear_after?));
+        }
+        rule.over_from(holding)
+    }
+}
+
+/// The first moment from this one on at which a drain may begin.
+fn opens(policy: &Policy, from: Timestamp) -> Timestamp {
+    policy.next_opening(from).unwrap_or(Timestamp::MAX)
+}
+
+/// As the API stores times: whole seconds.
+fn whole(moment: Timestamp) -> Timestamp {
+    Timestamp::from_second(moment.as_second()).unwrap_or(moment)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,477 @@
+use std::time::Duration;
+
+use super::*;
+use crate::drain::build::{kept, policy};
+use crate::drain::{DrainPhase, Window};
+use crate::model::ConditionStatus::{False, True, Unknown};
+use crate::model::build::{at, node as bare};
+
+const CLEAR: i64 = 300;
+
+fn claim(policy: &str, conditions: &[&str]) -> Claim {
+    let conditions = conditions.iter().map(|text| Arc::from(*text)).collect();
+    Claim { policy: Arc::from(policy), conditions }
+}
+
+/// A record of ours for `Bad`, in this phase.
+fn record(phase: DrainPhase) -> Record {
+    let ours = Record::new(Arc::from("s1"), Cordon::Ours, vec![claim("p", &["Bad=True,0s"])]);
+    let (scheduled, started) = (Some(at(60)), Some(at(60)));
+    match phase {
+        DrainPhase::Cordoned => Record { phase, ..ours },
+        DrainPhase::Scheduled => Record { phase, scheduled, ..ours },
+        DrainPhase::Draining => {
+            Record { phase, scheduled, started, deadline: Some(at(600)), ..ours }
+        }
+        DrainPhase::Drained => Record { phase, scheduled, started, ended: Some(at(100)), ..ours },
+        DrainPhase::Failed => Record {
+            phase,
+            scheduled,
+            started,
+            ended: Some(at(600)),
+            failures: 1,
+            next: Some(at(1200)),
+            ..ours
+        },
+        DrainPhase::Released => Record { phase, cordon: Cordon::Lifted, ..ours },
+    }
+}
+
+/// A cordoned node with `Bad=True` since noon, this record, and the condition that belongs to it.
+fn bad(record: &Record) -> Node {
+    let is_scheduled = matches!(record.phase, DrainPhase::Scheduled | DrainPhase::Draining);
+    let node = kept("n1")
+        .reporting("Bad", True, 0)
+        .unschedulable(record.cordon != Cordon::Lifted)
+        .recorded(Some(record));
+    if is_scheduled { node.reporting("DrainScheduled", True, 0) } else { node }
+}
+
+fn step(node: &Node, now: i64) -> Step {
+    decide(node, &[policy("p", &["Bad"])], at(now))
+}
+
+fn written(step: Step) -> Change {
+    match step {
+        Step::Act(Act::Write(change)) => change,
+        other => panic!("nothing is written: {other:?}"),
+    }
+}
+
+fn begun(step: Step) -> Vec<Claim> {
+    match step {
+        Step::Act(Act::Begin { claims, .. }) => claims,
+        other => panic!("nothing is begun: {other:?}"),
+    }
+}
+
+// draino's table of its node handler, by what it comes to here.
+
+#[test]
+fn without_conditions_or_policies_nothing_is_done() {
+    assert_eq!(decide(&kept("n1"), &[], at(0)), Step::Rest);
+    assert_eq!(step(&kept("n1"), 0), Step::Rest);
+    assert_eq!(step(&bare("n1"), 0), Step::Rest, "nothing is known of its conditions");
+}
+
+#[test]
+fn a_condition_that_nobody_asks_for_is_none() {
+    assert_eq!(step(&kept("n1").reporting("Other", True, 0), 10), Step::Rest);
+    let good = step(&kept("n1").reporting("Bad", False, -9000), 10);
+    assert_eq!(good, Step::Rest);
+}
+
+#[test]
+fn a_bad_condition_begins_a_cordon_also_of_a_node_that_is_cordoned_by_somebody() {
+    let node = kept("n1").reporting("Bad", True, 0);
+    assert_eq!(begun(step(&node, 10)), [claim("p", &["Bad=True,0s"])]);
+    assert_eq!(begun(step(&node.unschedulable(true), 10)), [claim("p", &["Bad=True,0s"])]);
+}
+
+#[test]
+fn a_good_node_that_somebody_has_cordoned_is_left_alone() {
+    let node = kept("n1").reporting("Bad", False, -9000).unschedulable(true);
+    assert_eq!(step(&node, 10), Step::Rest);
+}
+
+#[test]
+fn a_good_node_that_draino_has_cordoned_is_uncordoned() {
+    let node = kept("n1")
+        .reporting("Bad", False, -9000)
+        .unschedulable(true)
+        .marked_by_draino("Bad=True,0s");
+    let change = written(step(&node, 10));
+    assert_eq!((change.record, change.unschedulable), (None, Some(false)));
+    assert_eq!(change.news, News::Uncordoned);
+}
+
+#[test]
+fn a_bad_node_that_draino_has_cordoned_is_scheduled_and_not_cordoned_again() {
+    let node = kept("n1")
+        .reporting("Bad", True, 0)
+        .unschedulable(true)
+        .marked_by_draino("Bad=True,0s;Gone=True,10m0s");
+    let Step::Act(Act::Write(Change { record: Some(noted), unschedulable: None, .. })) =
+        step(&node, 10)
+    else {
+        panic!("{:?}", step(&node, 10));
+    };
+    assert_eq!(noted.vanished, Some(at(10)), "a condition that is not reported any more");
+    assert_eq!(noted.cordon, Cordon::Ours);
+    let Step::Act(Act::Schedule(_)) = step(&node.recorded(Some(&noted)), 11) else {
+        panic!();
+    };
+}
+
+// Ages and sickness of the conditions themselves.
+
+#[test]
+fn a_minimum_age_is_waited_for_without_any_event() {
+    let policies = [policy("p", &["Bad=True,10m"])];
+    let node = kept("n1").reporting("Bad", True, 0);
+    assert_eq!(decide(&node, &policies, at(30)), Step::Wait(at(600)));
+    assert_eq!(begun(decide(&node, &policies, at(600))), [claim("p", &["Bad=True,10m0s"])]);
+}
+
+#[test]
+fn each_policy_that_finds_a_node_bad_has_a_claim_and_the_first_one_decides() {
+    let mut policies =
+        [policy("a", &["Worse"]), policy("b", &["Bad"]), policy("c", &["Bad", "Worse"])];
+    let node = kept("n1").reporting("Bad", True, 0).labelled(&[("pool", "x")]);
+    let claims = begun(decide(&node, &policies, at(10)));
+    assert_eq!(claims, [claim("b", &["Bad=True,0s"]), claim("c", &["Bad=True,0s"])]);
+    policies[1].nodes.labels = vec![(Arc::from("pool"), Arc::from("y"))];
+    let claims = begun(decide(&node, &policies, at(10)));
+    assert_eq!(claims, [claim("c", &["Bad=True,0s"])], "b does not select it");
+}
+
+#[test]
+fn a_new_claim_is_written_down_and_an_old_one_stays_until_it_has_cleared() {
+    let policies = [policy("p", &["Bad", "Worse"])];
+    let both = bad(&record(DrainPhase::Drained)).reporting("Worse", True, 5);
+    let noted = written(decide(&both, &policies, at(110))).record.unwrap();
+    assert_eq!(noted.claims, [claim("p", &["Bad=True,0s", "Worse=True,0s"])]);
+    let one = both.recorded(Some(&noted)).reporting("Bad", False, 200);
+    let now = at(200 + CLEAR - 1);
+    assert!(matches!(decide(&one, &policies, now), Step::Wait(_)), "Bad may come back");
+    let noted = written(decide(&one, &policies, at(200 + CLEAR))).record.unwrap();
+    assert_eq!(noted.claims, [claim("p", &["Worse=True,0s"])]);
+}
+
+// The way of a node from cordon to uncordon.
+
+#[test]
+fn a_cordoned_node_is_scheduled_unless_the_policy_only_cordons() {
+    let node = bad(&record(DrainPhase::Cordoned));
+    assert!(matches!(step(&node, 10), Step::Act(Act::Schedule(_))));
+    let cordons = Policy { drain: false, ..policy("p", &["Bad"]) };
+    let noted = written(decide(&node, std::slice::from_ref(&cordons), at(10))).record.unwrap();
+    assert_eq!(noted.why.as_deref(), Some(called_off::CORDON_ONLY));
+    let node = node.recorded(Some(&noted));
+    assert_eq!(decide(&node, &[cordons], at(11)), Step::Rest, "said once");
+}
+
+#[test]
+fn a_node_that_could_not_be_drained_is_looked_at_again() {
+    let record = Record { next: Some(at(100)), ..record(DrainPhase::Cordoned) };
+    assert_eq!(step(&bad(&record), 99), Step::Wait(at(100)));
+    assert!(matches!(step(&bad(&record), 100), Step::Act(Act::Schedule(_))));
+}
+
+#[test]
+fn a_scheduled_drain_begins_at_its_time_and_not_before() {
+    let node = bad(&record(DrainPhase::Scheduled));
+    assert_eq!(step(&node, 59), Step::Wait(at(60)));
+    assert!(matches!(step(&node, 60), Step::Act(Act::Start(_))));
+}
+
+#[test]
+fn the_condition_is_set_right_before_anything_else() {
+    let lacking = bad(&record(DrainPhase::Scheduled)).silent_on("DrainScheduled");
+    let Step::Act(Act::Mark { scheduled: true, message }) = step(&lacking, 60) else {
+        panic!();
+    };
+    assert_eq!(message, format!("Drain activity scheduled {}", at(60)));
+    let done = bad(&record(DrainPhase::Drained)).reporting("DrainScheduled", True, 0);
+    let Step::Act(Act::Mark { scheduled: false, message }) = step(&done, 110) else {
+        panic!();
+    };
+    assert_eq!(message, format!("Drain activity scheduled {} | Completed: {}", at(60), at(100)));
+    let failed = bad(&record(DrainPhase::Failed)).reporting("DrainScheduled", True, 0);
+    let Step::Act(Act::Mark { scheduled: false, message }) = step(&failed, 610) else {
+        panic!();
+    };
+    assert_eq!(message, format!("Drain activity scheduled {} | Failed: {}", at(60), at(600)));
+}
+
+#[test]
+fn a_condition_of_others_is_not_touched() {
+    let node = kept("n1").reporting("DrainScheduled", True, 0);
+    assert_eq!(step(&node, 10), Step::Rest);
+}
+
+#[test]
+fn a_drain_goes_on_until_its_deadline() {
+    let node = bad(&record(DrainPhase::Draining));
+    assert!(matches!(step(&node, 599), Step::Act(Act::Conduct(_))));
+    assert!(matches!(step(&node, 600), Step::Act(Act::Expire(_))));
+    assert!(is_draining(&node, "s1", &[policy("p", &["Bad"])], at(599)));
+    assert!(!is_draining(&node, "s2", &[policy("p", &["Bad"])], at(599)), "another session");
+    assert!(!is_draining(&node, "s1", &[policy("p", &["Bad"])], at(600)), "its time is over");
+}
+
+#[test]
+fn a_drained_node_is_not_drained_again_and_reported_once_if_it_lingers() {
+    let node = bad(&record(DrainPhase::Drained));
+    assert_eq!(step(&node, 110), Step::Wait(at(100 + 3600)));
+    let change = written(step(&node, 100 + 3600));
+    assert_eq!(change.news, News::Lingers);
+    assert_eq!(step(&node.recorded(change.record.as_ref()), 3800), Step::Rest);
+}
+
+#[test]
+fn a_failed_drain_is_tried_again_after_its_pause_or_on_request() {
+    let node = bad(&record(DrainPhase::Failed));
+    assert_eq!(step(&node, 1199), Step::Wait(at(1200)));
+    assert!(matches!(step(&node, 1200), Step::Act(Act::Start(_))));
+    assert!(matches!(step(&node.asking_for_retry(), 700), Step::Act(Act::Start(_))));
+    let exhausted = bad(&Record { next: None, ..record(DrainPhase::Failed) });
+    assert_eq!(step(&exhausted, 99_999), Step::Rest);
+    assert!(matches!(step(&exhausted.asking_for_retry(), 700), Step::Act(Act::Start(_))));
+}
+
+#[test]
+fn a_node_that_was_uncordoned_until_the_next_try_is_cordoned_for_it() {
+    let lifted = Record { cordon: Cordon::Lifted, ..record(DrainPhase::Failed) };
+    let node = bad(&lifted);
+    assert_eq!(step(&node, 1199), Step::Wait(at(1200)));
+    let Step::Act(Act::Begin { failures, .. }) = step(&node, 1200) else { panic!() };
+    assert_eq!(failures, 1, "the tries are still counted");
+}
+
+// Conditions that clear.
+
+#[test]
+fn when_the_conditions_clear_a_planned_drain_and_one_under_way_are_called_off() {
+    for phase in [DrainPhase::Scheduled, DrainPhase::Draining] {
+        let node = bad(&record(phase)).reporting("Bad", False, 70);
+        let change = written(step(&node, 71));
+        assert_eq!(change.news, News::CalledOff(called_off::CLEAR));
+        assert_eq!(change.unschedulable, None, "the cordon stays until that has lasted");
+        let record = change.record.unwrap();
+        assert_eq!((record.phase, record.deadline), (DrainPhase::Cordoned, None));
+    }
+}
+
+#[test]
+fn a_policy_may_let_a_drain_under_way_go_on() {
+    let goes_on = Policy { stop_when_clear: false, ..policy("p", &["Bad"]) };
+    let node = bad(&record(DrainPhase::Draining)).reporting("Bad", False, 70);
+    let now = at(71 + CLEAR);
+    assert!(matches!(decide(&node, &[goes_on], now), Step::Act(Act::Conduct(_))));
+}
+
+#[test]
+fn a_node_is_uncordoned_once_its_conditions_have_been_good_for_long_enough() {
+    for phase in [DrainPhase::Cordoned, DrainPhase::Drained, DrainPhase::Failed] {
+        let node = bad(&record(phase)).reporting("Bad", False, 1000);
+        assert_eq!(step(&node, 1000 + CLEAR - 1), Step::Wait(at(1000 + CLEAR)), "{phase}");
+        let change = written(step(&node, 1000 + CLEAR));
+        assert_eq!((change.record, change.unschedulable), (None, Some(false)), "{phase}");
+    }
+}
+
+#[test]
+fn the_cordon_of_somebody_else_is_never_lifted() {
+    let foreign = Record { cordon: Cordon::Foreign, ..record(DrainPhase::Drained) };
+    let node = bad(&foreign).reporting("Bad", False, 1000);
+    let change = written(step(&node, 1000 + CLEAR));
+    assert_eq!((change.record, change.unschedulable), (None, None));
+}
+
+#[test]
+fn a_condition_that_is_bad_again_before_that_is_no_cure() {
+    let node = bad(&record(DrainPhase::Drained)).reporting("Bad", False, 1000);
+    assert!(matches!(step(&node, 1200), Step::Wait(_)));
+    let again = node.reporting("Bad", True, 1250);
+    assert!(matches!(step(&again, 1000 + CLEAR), Step::Wait(_)), "drained stays drained");
+}
+
+#[test]
+fn a_condition_that_is_not_reported_any_more_clears_after_the_same_time() {
+    let node = bad(&record(DrainPhase::Drained)).silent_on("Bad");
+    let noted = written(step(&node, 1000)).record.unwrap();
+    assert_eq!(noted.vanished, Some(at(1000)));
+    let node = node.recorded(Some(&noted));
+    assert_eq!(step(&node, 1001), Step::Wait(at(1000 + CLEAR)));
+    assert_eq!(written(step(&node, 1000 + CLEAR)).unschedulable, Some(false));
+    // It comes back: the next time counts anew.
+    let back = node.reporting("Bad", True, 1100);
+    assert_eq!(written(step(&back, 1101)).record.unwrap().vanished, None);
+}
+
+#[test]
+fn what_does_not_clear_by_itself_stays_cordoned() {
+    let mut policy = policy("p", &["Bad"]);
+    policy.conditions[0].clear_after = None;
+    let node = bad(&record(DrainPhase::Drained)).reporting("Bad", False, 1000);
+    assert_eq!(decide(&node, &[policy], at(99_999)), Step::Rest);
+}
+
+#[test]
+fn a_status_that_is_not_trusted_neither_begins_nor_clears_nor_stops() {
+    let mut policies = [policy("p", &["Bad"])];
+    policies[0].conditions[0].stale_after = Some(Duration::from_secs(600));
+    // Reported without a heartbeat: stale.
+    assert_eq!(decide(&kept("n1").reporting("Bad", True, 0), &policies, at(10)), Step::Rest);
+    let drained = bad(&record(DrainPhase::Drained)).reporting("Bad", False, 1000);
+    assert_eq!(decide(&drained, &policies, at(99_999)), Step::Rest);
+}
+
+#[test]
+fn what_is_recorded_decides_when_the_policy_has_changed() {
+    let other = [policy("p", &["Other"])];
+    let node = bad(&record(DrainPhase::Drained));
+    assert_eq!(decide(&node, &other, at(110)), Step::Rest, "the recorded condition is still bad");
+    let scheduled = bad(&record(DrainPhase::Scheduled));
+    assert_eq!(
+        written(decide(&scheduled, &other, at(60))).news,
+        News::CalledOff(called_off::CLEAR),
+        "nobody asks for its drain any more"
+    );
+    let good = node.reporting("Bad", False, 1000);
+    assert_eq!(written(decide(&good, &other, at(1000 + CLEAR))).unschedulable, Some(false));
+    assert_eq!(written(decide(&good, &[], at(1000 + CLEAR))).unschedulable, Some(false));
+}
+
+#[test]
+fn a_node_that_is_not_selected_any_more_is_not_drained() {
+    let mut policies = [policy("p", &["Bad"])];
+    policies[0].nodes.labels = vec![(Arc::from("pool"), Arc::from("y"))];
+    let node = bad(&record(DrainPhase::Draining));
+    let change = written(decide(&node, &policies, at(100)));
+    assert_eq!(change.news, News::CalledOff(called_off::CLEAR));
+}
+
+// Others who cordon and uncordon.
+
+#[test]
+fn somebody_uncordons_and_the_node_is_left_alone() {
+    for phase in [DrainPhase::Scheduled, DrainPhase::Draining, DrainPhase::Drained] {
+        let node = bad(&record(phase)).unschedulable(false);
+        let change = written(step(&node, 110));
+        assert_eq!(change.unschedulable, None);
+        let released = change.record.unwrap();
+        assert_eq!(released.phase, DrainPhase::Released, "{phase}");
+        let node = node.recorded(Some(&released)).silent_on("DrainScheduled");
+        assert_eq!(step(&node, 120), Step::Rest, "it is still bad, and stays in use");
+    }
+}
+
+#[test]
+fn a_released_node_is_cordoned_again_for_a_new_reason_or_after_it_was_good() {
+    let policies = [policy("p", &["Bad", "Worse"])];
+    let node = bad(&record(DrainPhase::Released));
+    assert_eq!(decide(&node, &policies, at(110)), Step::Rest);
+    let worse = node.clone().reporting("Worse", True, 105);
+    assert_eq!(begun(decide(&worse, &policies, at(110))).len(), 1);
+    let good = node.clone().reporting("Bad", False, 200);
+    assert_eq!(decide(&good, &policies, at(201)), Step::Wait(at(200 + CLEAR)));
+    let change = written(decide(&good, &policies, at(200 + CLEAR)));
+    assert_eq!((change.record, change.unschedulable, change.news), (None, None, News::None));
+    let cordoned = node.unschedulable(true);
+    assert_eq!(begun(decide(&cordoned, &policies, at(110))).len(), 1, "somebody else's cordon");
+}
+
+#[test]
+fn the_autoscalers_node_is_left_to_it() {
+    let bad_node = kept("n1").reporting("Bad", True, 0);
+    let removed = bad_node.clone().autoscaled(Autoscaler::Removing);
+    assert_eq!(step(&removed, 10), Step::Rest);
+    assert_eq!(begun(step(&bad_node.autoscaled(Autoscaler::Candidate), 10)).len(), 1);
+    let draining = bad(&record(DrainPhase::Draining)).autoscaled(Autoscaler::Removing);
+    let noted = written(step(&draining, 100)).record.unwrap();
+    assert!(noted.autoscaler && noted.phase == DrainPhase::Draining);
+    let draining = draining.recorded(Some(&noted));
+    assert_eq!(step(&draining, 101), Step::Rest, "it evicts, not we");
+    assert!(!is_draining(&draining, "s1", &[policy("p", &["Bad"])], at(101)));
+}
+
+#[test]
+fn the_autoscalers_blind_uncordon_is_undone_while_the_reason_holds() {
+    let noted = Record { autoscaler: true, ..record(DrainPhase::Drained) };
+    let node = bad(&noted).unschedulable(false);
+    let change = written(step(&node, 110));
+    assert_eq!((change.unschedulable, change.news), (Some(true), News::CordonedAgain));
+    let record = change.record.unwrap();
+    assert!(!record.autoscaler && record.phase == DrainPhase::Drained, "and not drained again");
+    let good = written(step(&node.reporting("Bad", False, 109), 110));
+    assert_eq!((good.record, good.unschedulable), (None, None), "nothing to undo");
+    let foreign = Record { cordon: Cordon::Foreign, ..noted };
+    let change = written(step(&bad(&foreign).unschedulable(false), 110));
+    assert_eq!(change.unschedulable, None, "it was not ours");
+}
+
+#[test]
+fn a_node_that_is_being_deleted_is_left_alone() {
+    let node = kept("n1").reporting("Bad", True, 0).being_deleted();
+    assert_eq!(step(&node, 10), Step::Rest);
+    assert_eq!(step(&bad(&record(DrainPhase::Draining)).being_deleted(), 100), Step::Rest);
+}
+
+// Dead nodes.
+
+#[test]
+fn a_dead_node_is_cordoned_and_not_drained_until_it_is_heard_of() {
+    let policies = [policy("p", &["Ready=Unknown,10m"])];
+    let dead = kept("n1").reporting("Ready", Unknown, 0).ready_is(Unknown, 0);
+    let claims = begun(decide(&dead, &policies, at(600)));
+    let cordoned = Record::new(Arc::from("s1"), Cordon::Ours, claims);
+    let dead = dead.unschedulable(true).recorded(Some(&cordoned));
+    let change = written(decide(&dead, &policies, at(601)));
+    assert_eq!(change.news, News::Held(Arc::from(called_off::UNREACHABLE)));
+    let held = dead.recorded(change.record.as_ref());
+    assert_eq!(decide(&held, &policies, at(602)), Step::Rest);
+    for phase in [DrainPhase::Scheduled, DrainPhase::Draining] {
+        let node = bad(&record(phase)).ready_is(Unknown, 50);
+        let change = written(step(&node, 61));
+        assert_eq!(change.news, News::CalledOff(called_off::UNREACHABLE), "{phase}");
+        let back = node.ready_is(True, 90).recorded(change.record.as_ref());
+        let back = back.silent_on("DrainScheduled");
+        assert!(matches!(step(&back, 91), Step::Act(Act::Schedule(_))), "{phase}");
+    }
+}
+
+// Records that are none.
+
+#[test]
+fn a_record_that_cannot_be_read_leaves_the_cordon_to_somebody_else() {
+    let broken = |node: Node| {
+        let mut upkeep = node.upkeep.as_deref().cloned().unwrap();
+        upkeep.record = Some(Arc::from("{"));
+        Node { upkeep: Some(Arc::new(upkeep)), ..node }
+    };
+    let change = written(step(&broken(kept("n1").unschedulable(true)), 10));
+    assert_eq!(change.record.unwrap().cordon, Cordon::Foreign);
+    assert_eq!(change.unschedulable, None);
+    assert!(matches!(change.news, News::Unreadable(_)));
+    assert_eq!(written(step(&broken(kept("n1")), 10)).record, None);
+}
+
+#[test]
+fn windows_hold_back_a_beginning_and_nothing_else() {
+    let mut closed = policy("p", &["Bad"]);
+    closed.windows = vec![Window {
+        days: vec![jiff::civil::Weekday::Saturday],
+        from: jiff::civil::time(1, 0, 0, 0),
+        to: jiff::civil::time(2, 0, 0, 0),
+        zone: jiff::tz::TimeZone::UTC,
+    }];
+    let policies = [closed];
+    let node = kept("n1").reporting("Bad", True, 0);
+    assert_eq!(begun(decide(&node, &policies, at(10))).len(), 1, "cordoned at once");
+    let scheduled = bad(&record(DrainPhase::Scheduled));
+    assert!(matches!(decide(&scheduled, &policies, at(60)), Step::Wait(moment) if moment > at(60)));
+    let draining = bad(&record(DrainPhase::Draining));
+    assert!(matches!(decide(&draining, &policies, at(100)), Step::Act(Act::Conduct(_))));
+}

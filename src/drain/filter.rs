@@ -1,0 +1,234 @@
+//! Which pods of a node a drain evicts, which it waits for, and which it leaves.
+//!
+//! draino's filters in a different order: what is left because of its kind comes first. A filter
+//! only ever leaves a pod, so the order changes no pod's fate but only the reason, and the reason
+//! says what the pod means for the drain ([`Stay`]). Most DaemonSet pods have an `emptyDir`; that
+//! must not make a node undrainable.
+
+use std::fmt;
+use std::sync::Arc;
+
+use ahash::AHashSet;
+
+use super::{GroupKind, PodRules, Protection};
+use crate::model::{
+    Existence, LocalVolume, LocalVolumeKind, Owner, Owners, Phase, PodRef, Resident,
+};
+
+/// cluster-autoscaler's annotation that says whether a pod may be evicted.
+const SAFE_TO_EVICT: &str = "cluster-autoscaler.kubernetes.io/safe-to-evict";
+/// cluster-autoscaler's annotation that names local volumes whose content may be lost.
+const SAFE_VOLUMES: &str = "cluster-autoscaler.kubernetes.io/safe-to-evict-local-volumes";
+/// API groups in which a DaemonSet or StatefulSet is Kubernetes' own; the second one up to 1.15.
+const OWN_GROUPS: [&str; 2] = ["apps", "extensions"];
+
+/// What a drain does with a pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It is evicted.
+    Evict,
+    /// It is being deleted already: the drain waits for it, and evicts it no second time.
+    Await,
+    /// It is left on the node.
+    Leave(Why, Stay),
+}
+
+/// Why a pod is left.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// It is a mirror pod.
+    Mirror,
+    /// Its controller is of a kind that is left.
+    Controller(Owner),
+    /// It has an `emptyDir` volume of this name.
+    LocalStorage(Arc<str>),
+    /// No controller would create it anew.
+    Unreplicated,
+    /// It has an annotation by which pods are left.
+    Protected(Protection),
+    /// cluster-autoscaler's annotation says that it must not be evicted.
+    NotSafeToEvict,
+    /// cluster-autoscaler's annotation says that it must run until it has finished.
+    RunsToCompletion,
+}
+
+/// For how long a pod is left, and what that means for the drain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stay {
+    /// It may stay: the node counts as drained with it on. So it is with mirror pods and with whole
+    /// kinds that the policy leaves, since that is what the policy is for, and with finished pods.
+    Expected,
+    /// The drain waits until the pod has finished.
+    UntilFinished,
+    /// The pod would be lost with the node, and somebody does not want that: while it is there, the
+    /// node cannot be drained. cluster-autoscaler would not remove such a node either.
+    ForEver,
+}
+
+/// A pod whose fate depends on an owner of which nothing is known.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "cannot tell whether the {owner} of pod {pod} exists: {error}; see that ostrakon may get this \
+     kind, or evict its pods by the policy"
+)]
+pub struct OwnerUnknown {
+    /// The pod.
+    pub pod: PodRef,
+    /// Its owner.
+    pub owner: Owner,
+    /// What went wrong.
+    pub error: Arc<str>,
+}
+
+/// Which owners must be looked up before [`fate`] can tell about these pods: each once, with its
+/// namespace.
+pub fn owners_needed<'a>(
+    pods: impl IntoIterator<Item = &'a Resident>,
+    rules: &PodRules,
+) -> Vec<(Arc<str>, Owner)> {
+    let mut seen = AHashSet::new();
+    let pods = pods.into_iter().filter(|pod| !pod.mirror);
+    let left = pods.filter_map(|pod| Some((pod, left_controller(pod, rules)?)));
+    left.filter(|(_, owner)| seen.insert(&owner.uid))
+        .map(|(pod, owner)| (Arc::clone(&pod.reference.namespace), owner.clone()))
+        .collect()
+}
+
+/// What a drain by these rules does with a pod.
+///
+/// - Mirror pods are left: the kubelet alone can stop them.
+/// - Pods of a kind of controllers that is left are left while their controller exists. An orphan
+///   is judged like any other pod.
+/// - A pod that is being deleted goes, whatever the rules say of it. Only a DaemonSet's is left, as
+///   the DaemonSet creates the next one at once.
+/// - A finished pod needs no controller, but its other filters hold: its files may still be read.
+/// - `safe-to-evict: "true"` is its owner's word that it may be evicted: neither local storage nor
+///   the lack of a controller holds it then, as with cluster-autoscaler.
+///
+/// # Errors
+/// Nothing is known of the pod's owner, and it depends on it.
+pub fn fate(pod: &Resident, rules: &PodRules, owners: &Owners) -> Result<Fate, Box<OwnerUnknown>> {
+    if pod.mirror {
+        return Ok(Fate::Leave(Why::Mirror, Stay::Expected));
+    }
+    let left = left_controller(pod, rules);
+    if pod.terminating.is_some() && !left.is_some_and(is_daemon_set) {
+        return Ok(Fate::Await);
+    }
+    if let Some(owner) = left {
+        match owners.get(&owner.uid) {
+            Some(Existence::Exists) => {
+                return Ok(Fate::Leave(Why::Controller(owner.clone()), Stay::Expected));
+            }
+            Some(Existence::Absent) if pod.terminating.is_some() => return Ok(Fate::Await),
+            Some(Existence::Absent) => {}
+            Some(Existence::Unknown(error)) => return Err(unknown(pod, owner, Arc::clone(error))),
+            None => return Err(unknown(pod, owner, "it was not looked up".into())),
+        }
+    }
+    Ok(match own_reason(pod, rules) {
+        None => Fate::Evict,
+        Some(why) => {
+            let stay = match why {
+                _ if pod.phase == Phase::Finished => Stay::Expected,
+                Why::RunsToCompletion => Stay::UntilFinished,
+                _ => Stay::ForEver,
+            };
+            Fate::Leave(why, stay)
+        }
+    })
+}
+
+/// Why a pod is left because of what it is itself.
+fn own_reason(pod: &Resident, rules: &PodRules) -> Option<Why> {
+    let finished = pod.phase == Phase::Finished;
+    let safe = rules.honour_safe_to_evict.then(|| pod.annotations.get(SAFE_TO_EVICT)).flatten();
+    let is_safe = safe == Some("true");
+    if !rules.evict_local_storage
+        && !is_safe
+        && let Some(volume) = local_storage(pod, rules)
+    {
+        return Some(Why::LocalStorage(volume));
+    }
+    if !rules.evict_unreplicated && !is_safe && !finished && pod.controller.is_none() {
+        return Some(Why::Unreplicated);
+    }
+    if let Some(protection) = rules.protections.iter().find(|p| protects(p, pod)) {
+        return Some(Why::Protected(protection.clone()));
+    }
+    match safe {
+        Some("false") => Some(Why::NotSafeToEvict),
+        Some("on-completion") if !finished => Some(Why::RunsToCompletion),
+        _ => None,
+    }
+}
+
+/// The first `emptyDir` whose content must not be lost.
+fn local_storage(pod: &Resident, rules: &PodRules) -> Option<Arc<str>> {
+    let safe = rules.honour_safe_to_evict.then(|| pod.annotations.get(SAFE_VOLUMES)).flatten();
+    let is_safe = |name: &str| safe.is_some_and(|safe| safe.split(',').any(|s| s.trim() == name));
+    let kept =
+        |volume: &&LocalVolume| volume.kind == LocalVolumeKind::EmptyDir && !is_safe(&volume.name);
+    pod.volumes.iter().find(kept).map(|volume| Arc::clone(&volume.name))
+}
+
+fn protects(protection: &Protection, pod: &Resident) -> bool {
+    match (pod.annotations.get(&protection.key), &protection.value) {
+        (None, _) => false,
+        (Some(_), None) => true,
+        (Some(value), Some(expected)) => value == &**expected,
+    }
+}
+
+/// The pod's controller, if it is of a kind whose pods are left.
+fn left_controller<'a>(pod: &'a Resident, rules: &PodRules) -> Option<&'a Owner> {
+    let owner = pod.controller.as_ref()?;
+    let left = !rules.evict_daemonset && is_daemon_set(owner)
+        || !rules.evict_statefulset && is_own(owner, "StatefulSet")
+        || rules.left_controllers.iter().any(|kind| is_of(owner, kind));
+    left.then_some(owner)
+}
+
+fn is_daemon_set(owner: &Owner) -> bool {
+    is_own(owner, "DaemonSet")
+}
+
+fn is_own(owner: &Owner, kind: &str) -> bool {
+    &*owner.kind == kind && OWN_GROUPS.contains(&owner.group())
+}
+
+fn is_of(owner: &Owner, kind: &GroupKind) -> bool {
+    owner.kind == kind.kind && kind.group.as_deref().is_none_or(|group| group == owner.group())
+}
+
+fn unknown(pod: &Resident, owner: &Owner, error: Arc<str>) -> Box<OwnerUnknown> {
+    Box::new(OwnerUnknown { pod: pod.reference.clone(), owner: owner.clone(), error })
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Mirror => f.write_str("it is a mirror pod, which only the kubelet can stop"),
+            Self::Controller(owner) => {
+                write!(f, "it belongs to {owner}, a kind whose pods the policy leaves")
+            }
+            Self::LocalStorage(volume) => {
+                write!(f, "its emptyDir volume {volume} would be lost")
+            }
+            Self::Unreplicated => f.write_str("no controller would create it anew"),
+            Self::Protected(Protection { key, value: None }) => {
+                write!(f, "its annotation {key} protects it")
+            }
+            Self::Protected(Protection { key, value: Some(value) }) => {
+                write!(f, "its annotation {key}={value} protects it")
+            }
+            Self::NotSafeToEvict => write!(f, "its annotation {SAFE_TO_EVICT}=false protects it"),
+            Self::RunsToCompletion => {
+                write!(f, "by its annotation {SAFE_TO_EVICT}=on-completion it runs to its end")
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,263 @@
+use super::*;
+use crate::model::build::{owner, resident};
+
+/// draino's defaults.
+fn rules() -> PodRules {
+    PodRules {
+        evict_daemonset: false,
+        evict_statefulset: false,
+        evict_local_storage: false,
+        evict_unreplicated: false,
+        left_controllers: Vec::new(),
+        protections: Vec::new(),
+        honour_safe_to_evict: true,
+    }
+}
+
+fn protected_by(protections: &[&str]) -> PodRules {
+    let parse = |text: &&str| match text.split_once('=') {
+        None => Protection { key: (*text).into(), value: None },
+        Some((key, value)) => Protection { key: key.into(), value: Some(value.into()) },
+    };
+    PodRules { protections: protections.iter().map(parse).collect(), ..rules() }
+}
+
+fn of(pod: &Resident) -> Fate {
+    fate(pod, &rules(), &Owners::new()).unwrap()
+}
+
+fn left(why: Why) -> Fate {
+    Fate::Leave(why, Stay::ForEver)
+}
+
+fn agent() -> Owner {
+    owner("apps/v1", "DaemonSet", "agent")
+}
+
+fn database() -> Owner {
+    owner("apps/v1", "StatefulSet", "database")
+}
+
+fn knowing(owner: &Owner, existence: Existence) -> Owners {
+    [(Arc::clone(&owner.uid), existence)].into_iter().collect()
+}
+
+#[test]
+fn mirror_pods_are_left_whatever_else_they_are() {
+    for pod in [resident("a"), resident("a").unowned().finished(), resident("a").going_until(9)] {
+        let pod = Resident { mirror: true, ..pod };
+        assert_eq!(of(&pod), Fate::Leave(Why::Mirror, Stay::Expected));
+    }
+    assert_eq!(of(&resident("a")), Fate::Evict);
+}
+
+#[test]
+fn an_empty_dir_holds_a_pod_and_a_host_path_does_not() {
+    let host = resident("a").with_volume("logs", LocalVolumeKind::HostPath);
+    assert_eq!(of(&host), Fate::Evict);
+    let both = host.with_volume("scratch", LocalVolumeKind::EmptyDir);
+    assert_eq!(of(&both), left(Why::LocalStorage("scratch".into())));
+    let evicting = PodRules { evict_local_storage: true, ..rules() };
+    assert_eq!(fate(&both, &evicting, &Owners::new()), Ok(Fate::Evict));
+}
+
+#[test]
+fn only_a_pod_without_a_controller_is_unreplicated_and_only_while_it_runs() {
+    assert_eq!(of(&resident("a").unowned()), left(Why::Unreplicated));
+    assert_eq!(of(&resident("a").owned_by(owner("apps/v1", "Deployment", "d"))), Fate::Evict);
+    assert_eq!(of(&resident("a").unowned().finished()), Fate::Evict);
+    let evicting = PodRules { evict_unreplicated: true, ..rules() };
+    assert_eq!(fate(&resident("a").unowned(), &evicting, &Owners::new()), Ok(Fate::Evict));
+}
+
+#[test]
+fn pods_of_a_daemon_set_or_stateful_set_are_left_while_it_exists() {
+    for owner in [agent(), database()] {
+        let pod = resident("a").owned_by(owner.clone());
+        let needed = owners_needed([&pod], &rules());
+        assert_eq!(needed, [("default".into(), owner.clone())]);
+
+        let found = fate(&pod, &rules(), &knowing(&owner, Existence::Exists));
+        assert_eq!(found, Ok(Fate::Leave(Why::Controller(owner.clone()), Stay::Expected)));
+
+        let orphan = fate(&pod, &rules(), &knowing(&owner, Existence::Absent));
+        assert_eq!(orphan, Ok(Fate::Evict));
+
+        let kaboom = knowing(&owner, Existence::Unknown("kaboom".into()));
+        let error = fate(&pod, &rules(), &kaboom).unwrap_err();
+        assert_eq!(&*error.error, "kaboom");
+        assert!(error.to_string().contains("kaboom") && error.to_string().contains("default/a"));
+
+        let error = fate(&pod, &rules(), &Owners::new()).unwrap_err();
+        assert_eq!(error.owner, owner, "an answer that is absent is not an absent owner");
+    }
+}
+
+#[test]
+fn other_owners_are_not_looked_up() {
+    let deployed = resident("a").owned_by(owner("apps/v1", "Deployment", "d"));
+    assert!(owners_needed([&deployed], &rules()).is_empty());
+    assert_eq!(of(&deployed), Fate::Evict);
+    let foreign = resident("a").owned_by(owner("apps.kruise.io/v1alpha1", "DaemonSet", "agent"));
+    assert!(owners_needed([&foreign], &rules()).is_empty(), "only the kind's name is the same");
+    assert_eq!(of(&foreign), Fate::Evict);
+    let evicting = PodRules { evict_daemonset: true, evict_statefulset: true, ..rules() };
+    for owner in [agent(), database()] {
+        let pod = resident("a").owned_by(owner);
+        assert!(owners_needed([&pod], &evicting).is_empty());
+        assert_eq!(fate(&pod, &evicting, &Owners::new()), Ok(Fate::Evict));
+    }
+}
+
+#[test]
+fn each_owner_is_needed_once_and_none_for_mirror_pods() {
+    let pods = [
+        resident("a").owned_by(agent()),
+        resident("b").owned_by(agent()),
+        resident("c").owned_by(database()).in_namespace("shop"),
+        Resident { mirror: true, ..resident("d").owned_by(owner("apps/v1", "DaemonSet", "x")) },
+    ];
+    let needed = owners_needed(&pods, &rules());
+    assert_eq!(needed, [("default".into(), agent()), ("shop".into(), database())]);
+}
+
+#[test]
+fn any_kind_can_be_left_by_group_and_kind() {
+    let game = owner("apps.kruise.io/v1alpha1", "CloneSet", "game");
+    let pod = resident("a").owned_by(game.clone());
+    let kind =
+        |group: Option<&str>| GroupKind { group: group.map(Arc::from), kind: "CloneSet".into() };
+    for (group, is_left) in [(None, true), (Some("apps.kruise.io"), true), (Some("apps"), false)] {
+        let rules = PodRules { left_controllers: vec![kind(group)], ..rules() };
+        let owners = knowing(&game, Existence::Exists);
+        let expected = if is_left {
+            Fate::Leave(Why::Controller(game.clone()), Stay::Expected)
+        } else {
+            Fate::Evict
+        };
+        assert_eq!(fate(&pod, &rules, &owners), Ok(expected), "{group:?}");
+        assert_eq!(owners_needed([&pod], &rules).len(), usize::from(is_left));
+    }
+}
+
+#[test]
+fn annotations_protect_by_key_or_by_key_and_value() {
+    type Case = (&'static [&'static str], &'static [(&'static str, &'static str)], bool);
+    let cases: [Case; 11] = [
+        (&[], &[("Useless", "")], false),
+        (&["Protect"], &[], false),
+        (&["Protect="], &[], false),
+        (&["Protect", "ProtectTwo=true"], &[("Useless", "")], false),
+        (&["Protect", "ProtectTwo=true", "NeedsAValue=true"], &[("NeedsAValue", "")], false),
+        (&["Protect"], &[("Protect", "")], true),
+        (&["ProtectOne", "ProtectTwo"], &[("ProtectTwo", "")], true),
+        (&["Protect=true"], &[("Protect", "true")], true),
+        (&["ProtectOne=true", "ProtectTwo=true"], &[("ProtectTwo", "true")], true),
+        (&["ProtectOne=true", "ProtectTwo"], &[("ProtectTwo", "")], true),
+        (&["ProtectOne", "ProtectTwo=true"], &[("ProtectOne", "true")], true),
+    ];
+    for (protections, annotations, is_left) in cases {
+        let pod = Resident { annotations: annotations.iter().copied().collect(), ..resident("a") };
+        let fate = fate(&pod, &protected_by(protections), &Owners::new()).unwrap();
+        let held = matches!(fate, Fate::Leave(Why::Protected(_), Stay::ForEver));
+        assert_eq!(held, is_left, "{protections:?} {annotations:?}: {fate:?}");
+        assert_eq!(fate == Fate::Evict, !is_left);
+    }
+}
+
+#[test]
+fn an_empty_value_protects_by_the_empty_value_only() {
+    let rules = protected_by(&["Protect="]);
+    let with = |value: &str| resident("a").annotated_with([("Protect", value)]);
+    assert!(matches!(fate(&with(""), &rules, &Owners::new()), Ok(Fate::Leave(..))));
+    assert_eq!(fate(&with("x"), &rules, &Owners::new()), Ok(Fate::Evict));
+}
+
+#[test]
+fn the_first_refusal_ends_it_and_an_error_is_kept() {
+    let pod = resident("a").owned_by(agent()).annotated_with([("Protect", "")]);
+    let found = knowing(&agent(), Existence::Exists);
+    let left = fate(&pod, &protected_by(&["Protect"]), &found);
+    assert_eq!(left, Ok(Fate::Leave(Why::Controller(agent()), Stay::Expected)));
+    let orphan = fate(&pod, &protected_by(&["Protect"]), &knowing(&agent(), Existence::Absent));
+    assert!(matches!(orphan, Ok(Fate::Leave(Why::Protected(_), Stay::ForEver))));
+    let kaboom = knowing(&agent(), Existence::Unknown("kaboom".into()));
+    assert_eq!(&*fate(&pod, &protected_by(&["Protect"]), &kaboom).unwrap_err().error, "kaboom");
+}
+
+#[test]
+fn a_daemon_sets_scratch_space_does_not_make_its_node_undrainable() {
+    let pod = resident("a").owned_by(agent()).with_volume("tmp", LocalVolumeKind::EmptyDir);
+    let fate = fate(&pod, &rules(), &knowing(&agent(), Existence::Exists));
+    assert_eq!(fate, Ok(Fate::Leave(Why::Controller(agent()), Stay::Expected)));
+}
+
+#[test]
+fn the_autoscalers_annotation_leaves_waits_or_lets_go() {
+    let saying = |value: &str| resident("a").annotated_with([(SAFE_TO_EVICT, value)]);
+    assert_eq!(of(&saying("false")), left(Why::NotSafeToEvict));
+    let until_finished = Fate::Leave(Why::RunsToCompletion, Stay::UntilFinished);
+    assert_eq!(of(&saying("on-completion")), until_finished);
+    assert_eq!(of(&saying("on-completion").finished()), Fate::Evict);
+    assert_eq!(of(&saying("true")), Fate::Evict);
+    assert_eq!(of(&saying("perhaps")), Fate::Evict);
+    let scratch = |pod: Resident| pod.with_volume("tmp", LocalVolumeKind::EmptyDir);
+    assert_eq!(of(&scratch(saying("true")).unowned()), Fate::Evict);
+    let deaf = PodRules { honour_safe_to_evict: false, ..rules() };
+    assert_eq!(fate(&saying("false"), &deaf, &Owners::new()), Ok(Fate::Evict));
+    let held = fate(&scratch(saying("true")), &deaf, &Owners::new());
+    assert_eq!(held, Ok(left(Why::LocalStorage("tmp".into()))));
+}
+
+#[test]
+fn the_policys_own_protection_holds_against_safe_to_evict() {
+    let pod = resident("a").annotated_with([(SAFE_TO_EVICT, "true"), ("Protect", "")]);
+    let fate = fate(&pod, &protected_by(&["Protect"]), &Owners::new());
+    assert!(matches!(fate, Ok(Fate::Leave(Why::Protected(_), Stay::ForEver))));
+}
+
+#[test]
+fn volumes_named_as_safe_do_not_count() {
+    let pod = resident("a")
+        .with_volume("tmp", LocalVolumeKind::EmptyDir)
+        .with_volume("cache", LocalVolumeKind::EmptyDir);
+    let naming = |names: &str| Resident {
+        annotations: [(SAFE_VOLUMES, names)].into_iter().collect(),
+        ..pod.clone()
+    };
+    assert_eq!(of(&naming("tmp, cache")), Fate::Evict);
+    assert_eq!(of(&naming("tmp")), left(Why::LocalStorage("cache".into())));
+    assert_eq!(of(&naming("tm")), left(Why::LocalStorage("tmp".into())));
+    let deaf = PodRules { honour_safe_to_evict: false, ..rules() };
+    assert!(matches!(fate(&naming("tmp,cache"), &deaf, &Owners::new()), Ok(Fate::Leave(..))));
+}
+
+#[test]
+fn a_pod_that_is_going_is_awaited_unless_a_daemon_set_puts_the_next_in_its_place() {
+    let going = resident("a").going_until(30);
+    assert_eq!(of(&going), Fate::Await);
+    assert_eq!(of(&going.clone().unowned()), Fate::Await);
+    assert_eq!(of(&going.clone().owned_by(database())), Fate::Await, "and nobody is asked");
+    let daemon = going.owned_by(agent());
+    let exists = fate(&daemon, &rules(), &knowing(&agent(), Existence::Exists));
+    assert!(matches!(exists, Ok(Fate::Leave(Why::Controller(_), Stay::Expected))));
+    let absent = fate(&daemon, &rules(), &knowing(&agent(), Existence::Absent));
+    assert_eq!(absent, Ok(Fate::Await));
+}
+
+#[test]
+fn a_finished_pod_may_be_held_but_holds_up_nothing() {
+    let pod = resident("a").finished().with_volume("tmp", LocalVolumeKind::EmptyDir);
+    assert_eq!(of(&pod), Fate::Leave(Why::LocalStorage("tmp".into()), Stay::Expected));
+    let pod = resident("a").finished().annotated_with([(SAFE_TO_EVICT, "false")]);
+    assert_eq!(of(&pod), Fate::Leave(Why::NotSafeToEvict, Stay::Expected));
+}
+
+#[test]
+fn reasons_are_words_that_a_person_understands() {
+    let why = Why::Controller(agent());
+    let text = "it belongs to DaemonSet agent, a kind whose pods the policy leaves";
+    assert_eq!(why.to_string(), text);
+    let why = Why::Protected(Protection { key: "k".into(), value: Some("v".into()) });
+    assert_eq!(why.to_string(), "its annotation k=v protects it");
+}

@@ -1,0 +1,286 @@
+//! Which nodes are out of use, who may be next, and when the next drain begins: what concerns
+//! more than one node.
+//!
+//! It is derived from the nodes as they are stored, plus what was granted and is not seen to be
+//! stored yet; so a restart finds it again. Nothing of it is written anywhere.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ahash::AHashMap;
+use jiff::Timestamp;
+
+use super::{Cap, CapScope, Limit, Policy, Record};
+use crate::model::{Autoscaler, NodeName, Upkeep};
+
+/// For how long a grant counts that the nodes do not show: the write failed without an answer, or
+/// the watch is that late.
+const GRANT_LASTS: Duration = Duration::from_secs(120);
+
+/// The nodes of the cluster, as far as drains of other nodes depend on them.
+#[derive(Debug, Default)]
+pub struct Ledger {
+    nodes: AHashMap<NodeName, Entry>,
+    scopes: AHashMap<Scope, Tally>,
+    /// Labels that caps count by.
+    keys: Vec<Arc<str>>,
+    granted: AHashMap<NodeName, Timestamp>,
+    waiting: BTreeSet<Waiting>,
+    /// The latest beginning of a drain, by policy.
+    latest: AHashMap<Arc<str>, Timestamp>,
+    /// The beginning that a node was promised, by node.
+    slots: AHashMap<NodeName, Timestamp>,
+}
+
+/// A set of nodes among which a cap counts.
+type Scope = Option<(Arc<str>, Option<Arc<str>>)>;
+
+#[derive(Debug, Default)]
+struct Tally {
+    total: u32,
+    out: u32,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Entry {
+    unschedulable: bool,
+    /// Counted as out of use: cordoned, or granted.
+    out: bool,
+    scopes: Vec<Scope>,
+}
+
+/// A node that waits for a cap, those that go first being the least.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Waiting {
+    /// cluster-autoscaler's candidates first: they are about to go anyway.
+    rank: u8,
+    since: Timestamp,
+    node: NodeName,
+}
+
+/// Why a node may not be cordoned now.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{out} of {total} nodes{scope} are out of use already, and {most} may be")]
+pub struct Capped {
+    out: u32,
+    total: u32,
+    scope: String,
+    most: u32,
+}
+
+impl Ledger {
+    /// For these policies.
+    pub fn new(policies: &[Policy]) -> Self {
+        let keys: BTreeSet<Arc<str>> = policies
+            .iter()
+            .flat_map(|policy| &policy.pace.caps)
+            .filter_map(|cap| match &cap.scope {
+                CapScope::Cluster => None,
+                CapScope::Label(key) => Some(Arc::clone(key)),
+            })
+            .collect();
+        Self { keys: keys.into_iter().collect(), ..Self::default() }
+    }
+
+    /// Takes in a version of a node.
+    pub fn see(&mut self, name: &NodeName, upkeep: &Upkeep) {
+        if let Some(record) = upkeep.record.as_deref().and_then(|text| Record::parse(text).ok())
+            && let Some(began) = record.started.or(record.scheduled)
+        {
+            let latest = self.latest.entry(Arc::from(record.policy())).or_insert(began);
+            *latest = began.max(*latest);
+        }
+        if upkeep.unschedulable {
+            self.granted.remove(name);
+        }
+        let scopes = std::iter::once(None).chain(
+            self.keys
+                .iter()
+                .map(|key| Some((Arc::clone(key), upkeep.labels.get(key).map(Arc::from)))),
+        );
+        let entry = Entry {
+            unschedulable: upkeep.unschedulable,
+            out: upkeep.unschedulable || self.granted.contains_key(name),
+            scopes: scopes.collect(),
+        };
+        self.put(name, Some(entry));
+    }
+
+    /// A node is gone.
+    pub fn forget(&mut self, name: &NodeName) {
+        self.granted.remove(name);
+        self.slots.remove(name);
+        self.withdraw(name);
+        self.put(name, None);
+    }
+
+    /// Grants a node to be cordoned, if the caps allow one more and nobody who waits goes first.
+    /// Otherwise it waits from now on. A grant counts until the node is seen to be cordoned, or
+    /// [given back](Self::give_back).
+    ///
+    /// # Errors
+    /// The cap that is reached.
+    pub fn grant(
+        &mut self,
+        name: &NodeName,
+        autoscaler: Autoscaler,
+        caps: &[Cap],
+        now: Timestamp,
+    ) -> Result<(), Capped> {
+        self.expire(now);
+        if self.nodes.get(name).is_some_and(|entry| entry.out) {
+            return Ok(());
+        }
+        let place = self.wait(name, autoscaler, now);
+        for cap in caps {
+            self.room(&place, cap)?;
+        }
+        self.waiting.remove(&place);
+        self.granted.insert(name.clone(), now);
+        self.count(name, true);
+        Ok(())
+    }
+
+    /// The node is not cordoned after all.
+    pub fn give_back(&mut self, name: &NodeName) {
+        if self.granted.remove(name).is_some() {
+            self.count(name, false);
+        }
+    }
+
+    /// The node does not wait for a cap any more.
+    pub fn withdraw(&mut self, name: &NodeName) {
+        self.waiting.retain(|waiting| waiting.node != *name);
+    }
+
+    /// When the drain of this node begins: after its notice, and so long after the latest other one
+    /// of the policy. Asked again for the same node, the answer stays.
+    pub fn slot(&mut self, name: &NodeName, policy: &Policy, now: Timestamp) -> Timestamp {
+        if let Some(slot) = self.slots.get(name).filter(|slot| **slot > now) {
+            return *slot;
+        }
+        let earliest = after(now, policy.pace.notice);
+        let slot = match self.latest.get(&policy.name) {
+            Some(latest) => earliest.max(after(*latest, policy.pace.spacing)),
+            None => earliest,
+        };
+        self.latest.insert(Arc::clone(&policy.name), slot);
+        self.slots.insert(name.clone(), slot);
+        slot
+    }
+
+    /// The promised beginning was made use of, or given up.
+    pub fn used_slot(&mut self, name: &NodeName) {
+        self.slots.remove(name);
+    }
+
+    /// How many nodes wait for a cap.
+    pub fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// How many nodes are out of use, and how many there are.
+    pub fn out_of_use(&self) -> (u32, u32) {
+        self.scopes.get(&None).map_or((0, 0), |tally| (tally.out, tally.total))
+    }
+
+    fn wait(&mut self, name: &NodeName, autoscaler: Autoscaler, now: Timestamp) -> Waiting {
+        let rank = u8::from(autoscaler != Autoscaler::Candidate);
+        let known = self.waiting.iter().find(|waiting| waiting.node == *name).cloned();
+        let since = known.as_ref().map_or(now, |known| known.since);
+        let place = Waiting { rank, since, node: name.clone() };
+        if let Some(known) = known {
+            self.waiting.remove(&known);
+        }
+        self.waiting.insert(place.clone());
+        place
+    }
+
+    /// Whether a cap has room for the node at this place.
+    fn room(&self, place: &Waiting, cap: &Cap) -> Result<(), Capped> {
+        let Some(entry) = self.nodes.get(&place.node) else {
+            return Ok(());
+        };
+        let scope = entry.scopes.iter().find(|scope| match (&cap.scope, scope) {
+            (CapScope::Cluster, None) => true,
+            (CapScope::Label(key), Some((found, _))) => key == found,
+            _ => false,
+        });
+        let Some(scope) = scope else {
+            return Ok(());
+        };
+        let (out, total) = self.scopes.get(scope).map_or((0, 0), |tally| (tally.out, tally.total));
+        let most = match cap.limit {
+            Limit::Count(most) => most,
+            Limit::Percent(part) => (total * u32::from(part) / 100).max(1),
+        };
+        let is_ahead = |waiting: &&Waiting| {
+            self.nodes.get(&waiting.node).is_some_and(|entry| entry.scopes.contains(scope))
+        };
+        let free = most.saturating_sub(out) as usize;
+        let ahead = self.waiting.range(..place.clone()).filter(is_ahead).take(free).count();
+        if ahead < free {
+            return Ok(());
+        }
+        let scope = match scope {
+            None => String::new(),
+            Some((key, Some(value))) => format!(" with {key}={value}"),
+            Some((key, None)) => format!(" without label {key}"),
+        };
+        Err(Capped { out, total, scope, most })
+    }
+
+    fn expire(&mut self, now: Timestamp) {
+        let old = |at: &Timestamp| after(*at, GRANT_LASTS) < now;
+        let expired: Vec<NodeName> =
+            self.granted.iter().filter(|(_, at)| old(at)).map(|(name, _)| name.clone()).collect();
+        for name in expired {
+            self.give_back(&name);
+        }
+    }
+
+    /// Counts a known node as out of use for a grant, or not any more.
+    fn count(&mut self, name: &NodeName, granted: bool) {
+        if let Some(entry) = self.nodes.get(name) {
+            let out = entry.unschedulable || granted;
+            let entry =
+                Entry { out, unschedulable: entry.unschedulable, scopes: entry.scopes.clone() };
+            self.put(name, Some(entry));
+        }
+    }
+
+    fn put(&mut self, name: &NodeName, entry: Option<Entry>) {
+        let before = match entry {
+            Some(entry) => {
+                if self.nodes.get(name) == Some(&entry) {
+                    return;
+                }
+                for scope in &entry.scopes {
+                    let tally = self.scopes.entry(scope.clone()).or_default();
+                    tally.total += 1;
+                    tally.out += u32::from(entry.out);
+                }
+                self.nodes.insert(name.clone(), entry)
+            }
+            None => self.nodes.remove(name),
+        };
+        for scope in before.iter().flat_map(|before| &before.scopes) {
+            if let Some(tally) = self.scopes.get_mut(scope) {
+                tally.total -= 1;
+                tally.out -= u32::from(before.as_ref().is_some_and(|before| before.out));
+                if tally.total == 0 {
+                    self.scopes.remove(scope);
+                }
+            }
+        }
+    }
+}
+
+/// A moment so long after another; the end of time where that is beyond it.
+pub(super) fn after(moment: Timestamp, time: Duration) -> Timestamp {
+    moment.saturating_add(time).unwrap_or(Timestamp::MAX)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,183 @@
+use std::sync::Arc;
+
+use super::*;
+use crate::drain::build::{kept, policy};
+use crate::drain::{Claim, Cordon, Pace};
+use crate::model::Node;
+use crate::model::build::at;
+
+/// A ledger with these nodes.
+fn ledger(nodes: &[Node]) -> Ledger {
+    let mut by_zone = policy("p", &["Bad"]);
+    by_zone.pace.caps = vec![Cap { scope: label("zone"), limit: Limit::Count(1) }];
+    let mut ledger = Ledger::new(&[by_zone]);
+    for node in nodes {
+        see(&mut ledger, node);
+    }
+    ledger
+}
+
+fn see(ledger: &mut Ledger, node: &Node) {
+    ledger.see(&node.name, node.upkeep.as_deref().unwrap());
+}
+
+fn nodes(count: usize) -> Vec<Node> {
+    (0..count).map(|n| kept(&format!("n{n}"))).collect()
+}
+
+fn label(key: &str) -> CapScope {
+    CapScope::Label(Arc::from(key))
+}
+
+fn all(limit: Limit) -> Vec<Cap> {
+    vec![Cap { scope: CapScope::Cluster, limit }]
+}
+
+fn grant(ledger: &mut Ledger, name: &str, caps: &[Cap], now: i64) -> bool {
+    ledger.grant(&name.into(), Autoscaler::None, caps, at(now)).is_ok()
+}
+
+#[test]
+fn without_a_cap_everybody_may() {
+    let mut ledger = ledger(&nodes(5));
+    for n in 0..5 {
+        assert!(grant(&mut ledger, &format!("n{n}"), &[], 0));
+    }
+}
+
+#[test]
+fn cordons_of_others_count_and_so_do_grants_that_are_not_seen_yet() {
+    let mut nodes = nodes(5);
+    nodes[4] = nodes[4].clone().unschedulable(true);
+    let mut ledger = ledger(&nodes);
+    let cap = all(Limit::Count(3));
+    assert!(grant(&mut ledger, "n0", &cap, 0) && grant(&mut ledger, "n1", &cap, 0));
+    assert!(grant(&mut ledger, "n0", &cap, 0), "it has its grant already");
+    let refused = ledger.grant(&"n2".into(), Autoscaler::None, &cap, at(0)).unwrap_err();
+    assert_eq!(refused.to_string(), "3 of 5 nodes are out of use already, and 3 may be");
+    assert_eq!((ledger.out_of_use(), ledger.waiting()), ((3, 5), 1));
+    see(&mut ledger, &nodes[0].clone().unschedulable(true));
+    assert_eq!(ledger.out_of_use(), (3, 5), "seen, and not counted twice");
+    see(&mut ledger, &nodes[0]);
+    assert!(grant(&mut ledger, "n2", &cap, 1), "n0 is back in use");
+    assert_eq!(ledger.waiting(), 0);
+}
+
+#[test]
+fn a_grant_that_is_given_back_or_never_shows_is_free_again() {
+    let mut ledger = ledger(&nodes(3));
+    let cap = all(Limit::Count(1));
+    assert!(grant(&mut ledger, "n0", &cap, 0));
+    assert!(!grant(&mut ledger, "n1", &cap, 0));
+    ledger.give_back(&"n0".into());
+    assert!(grant(&mut ledger, "n1", &cap, 1));
+    assert!(!grant(&mut ledger, "n2", &cap, 121), "n1 may be cordoned by now");
+    assert!(grant(&mut ledger, "n2", &cap, 122));
+}
+
+#[test]
+fn a_node_that_is_gone_does_not_count_any_more() {
+    let mut nodes = nodes(2);
+    nodes[0] = nodes[0].clone().unschedulable(true);
+    let mut ledger = ledger(&nodes);
+    let cap = all(Limit::Count(1));
+    assert!(!grant(&mut ledger, "n1", &cap, 0));
+    ledger.forget(&"n0".into());
+    assert_eq!(ledger.out_of_use(), (0, 1));
+    assert!(grant(&mut ledger, "n1", &cap, 0));
+}
+
+#[test]
+fn a_percentage_is_rounded_down_but_the_first_one_always_may() {
+    for (total, part, may) in [(7, 75, 5), (7, 40, 2), (7, 10, 1), (2, 100, 2), (4, 0, 1)] {
+        let mut ledger = ledger(&nodes(total));
+        let cap = all(Limit::Percent(part));
+        let granted = (0..total).filter(|n| grant(&mut ledger, &format!("n{n}"), &cap, 0)).count();
+        assert_eq!(granted, may, "{part} % of {total}");
+    }
+}
+
+#[test]
+fn no_node_may_where_none_may() {
+    assert!(!grant(&mut ledger(&nodes(3)), "n0", &all(Limit::Count(0)), 0));
+}
+
+#[test]
+fn a_cap_by_label_counts_the_nodes_with_the_same_value() {
+    let zone = |name, zone| kept(name).labelled(&[("zone", zone)]);
+    let mut ledger =
+        ledger(&[zone("a0", "a"), zone("a1", "a"), zone("b0", "b"), kept("c0"), kept("c1")]);
+    let caps = [Cap { scope: label("zone"), limit: Limit::Count(1) }];
+    assert!(grant(&mut ledger, "a0", &caps, 0));
+    let refused = ledger.grant(&"a1".into(), Autoscaler::None, &caps, at(0)).unwrap_err();
+    assert_eq!(
+        refused.to_string(),
+        "1 of 2 nodes with zone=a are out of use already, and 1 may be"
+    );
+    assert!(grant(&mut ledger, "b0", &caps, 0), "another zone");
+    assert!(grant(&mut ledger, "c0", &caps, 0), "no zone");
+    assert!(!grant(&mut ledger, "c1", &caps, 0), "no zone either");
+}
+
+#[test]
+fn all_caps_must_have_room() {
+    let zone = |name, zone| kept(name).labelled(&[("zone", zone)]);
+    let mut ledger = ledger(&[zone("a0", "a"), zone("b0", "b"), zone("b1", "b")]);
+    let mut caps = all(Limit::Count(2));
+    caps.push(Cap { scope: label("zone"), limit: Limit::Count(1) });
+    assert!(grant(&mut ledger, "b0", &caps, 0));
+    assert!(!grant(&mut ledger, "b1", &caps, 0), "by the zone");
+    assert!(grant(&mut ledger, "a0", &caps, 0), "b1 waits, but not for this");
+}
+
+#[test]
+fn who_waits_longest_is_next_and_candidates_of_the_autoscaler_go_first() {
+    let mut nodes = nodes(4);
+    nodes[0] = nodes[0].clone().unschedulable(true);
+    let mut ledger = ledger(&nodes);
+    let cap = all(Limit::Count(1));
+    let ask = |ledger: &mut Ledger, name: &str, autoscaler, now| {
+        ledger.grant(&name.into(), autoscaler, &cap, at(now)).is_ok()
+    };
+    assert!(!ask(&mut ledger, "n1", Autoscaler::None, 0));
+    assert!(!ask(&mut ledger, "n2", Autoscaler::None, 1));
+    assert!(!ask(&mut ledger, "n3", Autoscaler::Candidate, 2));
+    see(&mut ledger, &kept("n0"));
+    assert!(!ask(&mut ledger, "n2", Autoscaler::None, 3), "two go before it");
+    assert!(!ask(&mut ledger, "n1", Autoscaler::None, 3), "the candidate goes before it");
+    assert!(ask(&mut ledger, "n3", Autoscaler::Candidate, 3));
+    ledger.give_back(&"n3".into());
+    ledger.withdraw(&"n1".into());
+    assert!(ask(&mut ledger, "n2", Autoscaler::None, 4), "nobody waits before it any more");
+}
+
+#[test]
+fn drains_begin_after_their_notice_and_spaced() {
+    let mut spaced = policy("p", &["Bad"]);
+    spaced.pace = Pace {
+        notice: Duration::from_secs(10),
+        spacing: Duration::from_secs(60),
+        caps: Vec::new(),
+    };
+    let mut ledger = Ledger::new(std::slice::from_ref(&spaced));
+    assert_eq!(ledger.slot(&"n1".into(), &spaced, at(0)), at(10));
+    assert_eq!(ledger.slot(&"n2".into(), &spaced, at(0)), at(70));
+    assert_eq!(ledger.slot(&"n1".into(), &spaced, at(5)), at(10), "it has been promised");
+    ledger.forget(&"n2".into());
+    assert_eq!(ledger.slot(&"n3".into(), &spaced, at(5)), at(130), "its slot is not given again");
+    assert_eq!(ledger.slot(&"n4".into(), &spaced, at(1000)), at(1010), "never in the past");
+    let other = Policy { name: Arc::from("other"), ..spaced };
+    assert_eq!(ledger.slot(&"n5".into(), &other, at(1000)), at(1010), "a chain of its own");
+}
+
+#[test]
+fn a_restart_finds_the_last_beginning_on_the_nodes() {
+    let mut spaced = policy("p", &["Bad"]);
+    spaced.pace.spacing = Duration::from_secs(60);
+    let claims = vec![Claim { policy: Arc::from("p"), conditions: Vec::new() }];
+    let mut record = Record::new(Arc::from("1"), Cordon::Ours, claims);
+    record.scheduled = Some(at(500));
+    let mut ledger = Ledger::new(std::slice::from_ref(&spaced));
+    see(&mut ledger, &kept("n1").unschedulable(true).recorded(Some(&record)));
+    assert_eq!(ledger.slot(&"n2".into(), &spaced, at(0)), at(560));
+}

@@ -1,0 +1,173 @@
+//! In which order the pods of a node go.
+//!
+//! By priority, in groups, as the kubelet's graceful shutdown has it: what others depend on goes
+//! last. A group that does not end must not keep the next ones from their part of the time, so each
+//! has a share of it. Within a group pods that are not ready go first, since they cost no budget
+//! anything and may be what keeps it used up.
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::PriorityGroup;
+use crate::model::{PodRef, Resident};
+
+/// Which pods may be evicted now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Turn {
+    /// The group whose turn it is, as an index. Those before it are gone, or their time is over.
+    pub group: usize,
+    /// The pods of all groups up to this one, in the order in which they go. Those that are being
+    /// deleted already are left out.
+    pub evict: Vec<PodRef>,
+    /// When the next group begins at the latest; `None` if there is none with pods. It begins
+    /// earlier if all pods up to this group are gone.
+    pub next: Option<Timestamp>,
+}
+
+/// Whose turn it is at `now`, in a drain from `started` until `deadline`.
+///
+/// `going` are all pods that are still to go, those that are being deleted among them. It depends on
+/// nothing else, so a restart comes to the same answer. Shares are percents of the time between
+/// `started` and `deadline`, counted from the beginning; what they leave is the last group's, and
+/// what they have too much is not there. Without groups all pods are one.
+pub fn turn(
+    going: &[&Resident],
+    groups: &[PriorityGroup],
+    started: Timestamp,
+    deadline: Timestamp,
+    now: Timestamp,
+) -> Turn {
+    let last = groups.len().saturating_sub(1);
+    let group_of = |pod: &Resident| {
+        let is_in = |group: &PriorityGroup| group.below.is_none_or(|below| pod.priority < below);
+        groups.iter().position(is_in).unwrap_or(last)
+    };
+    let mut pods: Vec<_> = going.iter().map(|pod| (group_of(pod), *pod)).collect();
+    pods.sort_by_key(|(group, pod)| {
+        let PodRef { namespace, name, uid, .. } = &pod.reference;
+        (*group, pod.ready, pod.priority, pod.grace, namespace, name, uid)
+    });
+    let ends = ends(groups, started, deadline);
+    let is_at_work = |group: &usize| {
+        let has_pods = pods.iter().any(|(of, _)| of == group);
+        has_pods && ends.get(*group).is_none_or(|end| now < *end)
+    };
+    let group = (0..last).find(is_at_work).unwrap_or(last);
+    let has_later = pods.iter().any(|(of, _)| *of > group);
+    let released = pods.iter().filter(|(of, pod)| *of <= group && pod.terminating.is_none());
+    Turn {
+        group,
+        evict: released.map(|(_, pod)| pod.reference.clone()).collect(),
+        next: has_later.then(|| ends.get(group).copied()).flatten(),
+    }
+}
+
+/// When the time of each group is over.
+fn ends(groups: &[PriorityGroup], started: Timestamp, deadline: Timestamp) -> Vec<Timestamp> {
+    let whole = deadline.duration_since(started).max(SignedDuration::ZERO).as_millis();
+    let mut percent = 0u32;
+    let end = |group: &PriorityGroup| {
+        percent = (percent + u32::from(group.share)).min(100);
+        let part = i64::try_from(whole * i128::from(percent) / 100).unwrap_or(i64::MAX);
+        started.saturating_add(SignedDuration::from_millis(part)).unwrap_or(Timestamp::MAX)
+    };
+    groups.iter().map(end).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::build::at;
+    use crate::model::build::resident;
+
+    const CRITICAL: i32 = 2_000_000_000;
+
+    /// Ordinary pods have 75 of 100 s, critical ones the rest.
+    const TWO: [PriorityGroup; 2] = [
+        PriorityGroup { below: Some(CRITICAL), share: 75 },
+        PriorityGroup { below: None, share: 25 },
+    ];
+
+    fn turn_of(pods: &[Resident], groups: &[PriorityGroup], now: i64) -> Turn {
+        let pods: Vec<_> = pods.iter().collect();
+        turn(&pods, groups, at(0), at(100), at(now))
+    }
+
+    fn names(turn: &Turn) -> Vec<&str> {
+        turn.evict.iter().map(|pod| &*pod.name).collect()
+    }
+
+    #[test]
+    fn critical_pods_wait_until_the_ordinary_ones_are_gone() {
+        let pods = [resident("dns").of_priority(CRITICAL), resident("web")];
+        let turn = turn_of(&pods, &TWO, 0);
+        assert_eq!((turn.group, names(&turn)), (0, vec!["web"]));
+        assert_eq!(turn.next, Some(at(75)));
+        let turn = turn_of(&pods[..1], &TWO, 10);
+        assert_eq!((turn.group, names(&turn), turn.next), (1, vec!["dns"], None));
+    }
+
+    #[test]
+    fn a_pod_that_is_being_deleted_holds_its_group_and_is_not_evicted_again() {
+        let pods = [resident("dns").of_priority(CRITICAL), resident("web").going_until(30)];
+        let turn = turn_of(&pods, &TWO, 20);
+        assert_eq!((turn.group, names(&turn)), (0, vec![]));
+        assert_eq!(turn.next, Some(at(75)));
+    }
+
+    #[test]
+    fn a_group_whose_share_is_over_lets_the_next_begin_and_goes_on_itself() {
+        let pods = [resident("dns").of_priority(CRITICAL), resident("web")];
+        assert_eq!(turn_of(&pods, &TWO, 74).group, 0);
+        let turn = turn_of(&pods, &TWO, 75);
+        assert_eq!((turn.group, names(&turn), turn.next), (1, vec!["web", "dns"], None));
+        assert_eq!(names(&turn_of(&pods, &TWO, 500)), ["web", "dns"], "past the deadline too");
+    }
+
+    #[test]
+    fn a_group_without_pods_takes_no_time() {
+        let three = [
+            PriorityGroup { below: Some(0), share: 40 },
+            PriorityGroup { below: Some(1000), share: 40 },
+            PriorityGroup { below: None, share: 20 },
+        ];
+        let pods = [resident("low").of_priority(-1), resident("high").of_priority(1000)];
+        let turn = turn_of(&pods, &three, 0);
+        assert_eq!((names(&turn), turn.next), (vec!["low"], Some(at(40))));
+        let turn = turn_of(&pods, &three, 40);
+        assert_eq!((turn.group, names(&turn)), (2, vec!["low", "high"]));
+    }
+
+    #[test]
+    fn within_a_group_unready_pods_go_first_then_by_priority_grace_and_name() {
+        let slow = Resident { grace: std::time::Duration::from_secs(60), ..resident("a-slow") };
+        let pods = [
+            slow,
+            resident("c"),
+            resident("b"),
+            resident("important").of_priority(5),
+            resident("unready").of_priority(9).unready(),
+        ];
+        let expected = ["unready", "b", "c", "a-slow", "important"];
+        assert_eq!(names(&turn_of(&pods, &TWO, 0)), expected);
+        let mut reversed = pods.clone();
+        reversed.reverse();
+        assert_eq!(names(&turn_of(&reversed, &TWO, 0)), expected, "whatever the list's order");
+    }
+
+    #[test]
+    fn shares_that_do_not_add_up_lose_no_pod_and_end_at_the_deadline() {
+        let greedy = [
+            PriorityGroup { below: Some(0), share: 90 },
+            PriorityGroup { below: Some(10), share: 90 },
+            PriorityGroup { below: Some(20), share: 90 },
+        ];
+        let pods = [resident("a").of_priority(5), resident("b").of_priority(99)];
+        let turn = turn_of(&pods, &greedy, 0);
+        assert_eq!((names(&turn), turn.next), (vec!["a"], Some(at(100))));
+        assert_eq!(names(&turn_of(&pods, &greedy, 100)), ["a", "b"], "b is in no group but goes");
+        assert_eq!(names(&turn_of(&pods, &[], 0)), ["a", "b"]);
+        assert_eq!(turn_of(&[], &[], 0), Turn { group: 0, evict: vec![], next: None });
+        let backwards = super::turn(&[&pods[0]], &TWO, at(0), at(-5), at(0));
+        assert_eq!(names(&backwards), ["a"]);
+    }
+}

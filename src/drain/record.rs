@@ -1,0 +1,256 @@
+//! Where the drain of a node stands, as it is written on the node itself: annotation
+//! `ostrakon.dev/drain`, in JSON.
+//!
+//! The node carries this state, not the process: after a restart, or with another leader, the
+//! work goes on from what is written there, and a person reads it with kubectl. It also says whose
+//! the cordon is, so that nobody else's is ever undone.
+
+use std::fmt;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+/// How far it came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DrainPhase {
+    /// Cordoned; no drain is planned for now. `why` says why not.
+    Cordoned,
+    /// Its drain begins at `scheduled`.
+    Scheduled,
+    /// Its pods are being evicted, until `deadline`.
+    Draining,
+    /// Nothing is left to evict, since `ended`.
+    Drained,
+    /// The last drain failed at `ended`. The next one begins at `next`; without that, on request.
+    Failed,
+    /// Somebody made it schedulable again while the conditions were bad: it is left alone until
+    /// they have cleared, or another one goes bad.
+    Released,
+}
+
+impl DrainPhase {
+    /// All of them.
+    pub const ALL: [Self; 6] = [
+        Self::Cordoned,
+        Self::Scheduled,
+        Self::Draining,
+        Self::Drained,
+        Self::Failed,
+        Self::Released,
+    ];
+
+    /// Its name, as in the annotation.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Cordoned => "cordoned",
+            Self::Scheduled => "scheduled",
+            Self::Draining => "draining",
+            Self::Drained => "drained",
+            Self::Failed => "failed",
+            Self::Released => "released",
+        }
+    }
+}
+
+impl fmt::Display for DrainPhase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.label())
+    }
+}
+
+/// Whose cordon it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Cordon {
+    /// Ours: it goes when its last claim is gone.
+    Ours,
+    /// The node was cordoned already: it is somebody else's to lift.
+    Foreign,
+    /// There is none at present: it was lifted until the next try.
+    Lifted,
+}
+
+/// A policy that wants the node cordoned.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Claim {
+    /// Name of the policy.
+    pub policy: Arc<str>,
+    /// Its conditions that were bad, each as draino writes them: `Type=Status,Duration`.
+    pub conditions: Vec<Arc<str>>,
+}
+
+/// What the annotation holds. Times are whole seconds, UTC.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    /// Tells this cordon and its drains from all others of the node.
+    pub session: Arc<str>,
+    /// How far it came.
+    pub phase: DrainPhase,
+    /// Whose cordon it is.
+    pub cordon: Cordon,
+    /// Who wants it. The first one's settings are those of the drain.
+    pub claims: Vec<Claim>,
+    /// When its drain begins, or began.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub scheduled: Option<Timestamp>,
+    /// When the drain began.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub started: Option<Timestamp>,
+    /// When it is given up.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub deadline: Option<Timestamp>,
+    /// When it ended.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub ended: Option<Timestamp>,
+    /// Drains that failed so far.
+    #[serde(skip_serializing_if = "is_zero", default)]
+    pub failures: u32,
+    /// When the next one begins.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub next: Option<Timestamp>,
+    /// Why it stands where it stands, for a person.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub why: Option<Arc<str>>,
+    /// Since when a condition that it was cordoned for is not reported at all any more.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub vanished: Option<Timestamp>,
+    /// cluster-autoscaler was removing the node: if it changes its mind, it makes the node
+    /// schedulable without asking whose the cordon is.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub autoscaler: bool,
+    /// The deadline is over, and what is left is deleted without asking budgets.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub forced: bool,
+    /// It was reported that the node is still there long after its drain.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub lingers: bool,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)] // As serde hands it over.
+fn is_zero(number: &u32) -> bool {
+    *number == 0
+}
+
+/// An annotation that is no record.
+#[derive(Debug, thiserror::Error)]
+#[error("annotation ostrakon.dev/drain cannot be read: {0}")]
+pub struct ParseRecordError(#[from] serde_json::Error);
+
+impl Record {
+    /// A new session.
+    pub fn new(session: Arc<str>, cordon: Cordon, claims: Vec<Claim>) -> Self {
+        Self {
+            session,
+            phase: DrainPhase::Cordoned,
+            cordon,
+            claims,
+            scheduled: None,
+            started: None,
+            deadline: None,
+            ended: None,
+            failures: 0,
+            next: None,
+            why: None,
+            vanished: None,
+            autoscaler: false,
+            forced: false,
+            lingers: false,
+        }
+    }
+
+    /// Reads an annotation.
+    ///
+    /// # Errors
+    /// It is not what [`format`](Self::format) writes. Unknown fields are left out, so that a
+    /// newer version's record can be read.
+    pub fn parse(text: &str) -> Result<Self, ParseRecordError> {
+        Ok(serde_json::from_str(text)?)
+    }
+
+    /// The text of the annotation.
+    pub fn format(&self) -> String {
+        // Plain data always has a form in JSON.
+        serde_json::to_string(self).unwrap_or_default()
+    }
+
+    /// The annotation `draino.planet.com/conditions`: the bad conditions of all claims, each once.
+    pub fn draino_conditions(&self) -> String {
+        let mut all: Vec<&str> = Vec::new();
+        for condition in self.claims.iter().flat_map(|claim| &claim.conditions) {
+            if !all.contains(&&**condition) {
+                all.push(condition);
+            }
+        }
+        all.join(";")
+    }
+
+    /// Name of the policy whose settings are those of the drain.
+    pub fn policy(&self) -> &str {
+        self.claims.first().map_or("", |claim| &claim.policy)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn claim(policy: &str, conditions: &[&str]) -> Claim {
+        let conditions = conditions.iter().map(|text| Arc::from(*text)).collect();
+        Claim { policy: Arc::from(policy), conditions }
+    }
+
+    #[test]
+    fn a_record_is_short_and_reads_back() {
+        let mut record =
+            Record::new(Arc::from("5f"), Cordon::Ours, vec![claim("kernel", &["Bad=True,0s"])]);
+        assert_eq!(
+            record.format(),
+            r#"{"session":"5f","phase":"cordoned","cordon":"ours","claims":[{"policy":"kernel","conditions":["Bad=True,0s"]}]}"#
+        );
+        assert_eq!(Record::parse(&record.format()).unwrap(), record);
+        let at: Timestamp = "2026-01-01T12:00:00Z".parse().unwrap();
+        record = Record {
+            phase: DrainPhase::Failed,
+            scheduled: Some(at),
+            started: Some(at),
+            deadline: Some(at),
+            ended: Some(at),
+            failures: 3,
+            next: Some(at),
+            why: Some(Arc::from("2 pods are left")),
+            vanished: Some(at),
+            autoscaler: true,
+            forced: true,
+            lingers: true,
+            ..record
+        };
+        assert_eq!(Record::parse(&record.format()).unwrap(), record);
+        assert!(record.format().contains(r#""next":"2026-01-01T12:00:00Z""#));
+    }
+
+    #[test]
+    fn what_is_no_record_is_refused_and_what_is_new_is_left_out() {
+        for text in ["", "{}", "[]", "null", r#"{"session":"a","phase":"gone"}"#] {
+            assert!(Record::parse(text).is_err(), "{text}");
+        }
+        let newer = r#"{"session":"a","phase":"drained","cordon":"foreign","claims":[],"more":1}"#;
+        assert_eq!(Record::parse(newer).unwrap().phase, DrainPhase::Drained);
+    }
+
+    #[test]
+    fn every_phase_is_written_by_its_label() {
+        for phase in DrainPhase::ALL {
+            assert_eq!(serde_json::to_string(&phase).unwrap(), format!("\"{phase}\""));
+        }
+    }
+
+    #[test]
+    fn draino_reads_each_condition_once() {
+        let claims = vec![claim("a", &["X=True,0s", "Y=False,10m0s"]), claim("b", &["X=True,0s"])];
+        let record = Record::new(Arc::from("1"), Cordon::Ours, claims);
+        assert_eq!(record.draino_conditions(), "X=True,0s;Y=False,10m0s");
+        assert_eq!(record.policy(), "a");
+    }
+}

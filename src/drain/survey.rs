@@ -1,0 +1,232 @@
+//! All pods of a node at once: can it be drained, is it drained, and what is left to do.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::PodRules;
+use super::budget::{self, Obstacle};
+use super::filter::{self, Fate, OwnerUnknown, Stay, Why};
+use crate::model::{Budget, Owners, Phase, PodRef, Resident};
+
+/// The pods of a node by what a drain does with them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Survey {
+    /// They are to be evicted.
+    pub go: Vec<Resident>,
+    /// They are being deleted already.
+    pub going: Vec<Resident>,
+    /// They are left, and why.
+    pub left: Vec<Left>,
+    /// What would keep some of those in `go` from being evicted now.
+    pub obstacles: Vec<(PodRef, Obstacle)>,
+    /// Pods of which it cannot be told whether they go.
+    pub unknown: Vec<OwnerUnknown>,
+}
+
+/// A pod that is left.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Left {
+    /// The pod.
+    pub pod: PodRef,
+    /// Why.
+    pub why: Why,
+    /// For how long.
+    pub stay: Stay,
+}
+
+/// Why a node cannot be drained.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Hindrance {
+    /// A pod is left that must not be lost.
+    Left(PodRef, Why),
+    /// A pod is to go, but its budgets never let it.
+    Budget(PodRef, Obstacle),
+    /// It cannot be told whether a pod is left.
+    Unknown(OwnerUnknown),
+}
+
+impl fmt::Display for Hindrance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Left(pod, why) => write!(f, "pod {pod}: {why}"),
+            Self::Budget(pod, obstacle) => write!(f, "pod {pod}: {obstacle}"),
+            Self::Unknown(unknown) => unknown.fmt(f),
+        }
+    }
+}
+
+/// Sorts the pods of a node by what a drain does with them.
+pub fn survey(
+    pods: impl IntoIterator<Item = Resident>,
+    rules: &PodRules,
+    owners: &Owners,
+    budgets: &[Budget],
+) -> Survey {
+    let mut survey = Survey::default();
+    for pod in pods {
+        match filter::fate(&pod, rules, owners) {
+            Ok(Fate::Evict) => {
+                if let Some(obstacle) = budget::obstacle(&pod, budgets) {
+                    survey.obstacles.push((pod.reference.clone(), obstacle));
+                }
+                survey.go.push(pod);
+            }
+            Ok(Fate::Await) => survey.going.push(pod),
+            Ok(Fate::Leave(why, stay)) => {
+                survey.left.push(Left { pod: pod.reference, why, stay });
+            }
+            Err(unknown) => survey.unknown.push(*unknown),
+        }
+    }
+    survey
+}
+
+impl Survey {
+    /// Why the node cannot be drained; nothing if it can, sooner or later.
+    ///
+    /// A budget that is used up is no reason: it may have something left later. Nor is a pod that
+    /// runs until it has finished.
+    pub fn hindrances(&self) -> Vec<Hindrance> {
+        let left = self.left.iter().filter(|left| left.stay == Stay::ForEver);
+        let left = left.map(|left| Hindrance::Left(left.pod.clone(), left.why.clone()));
+        let lasting = self.obstacles.iter().filter(|(_, obstacle)| obstacle.is_lasting());
+        let lasting = lasting.map(|(pod, o)| Hindrance::Budget(pod.clone(), o.clone()));
+        let unknown = self.unknown.iter().cloned().map(Hindrance::Unknown);
+        left.chain(lasting).chain(unknown).collect()
+    }
+
+    /// Whether nothing is left to do: no pod is to go or is going, none has to finish first, and of
+    /// none it is unknown. Pods that are left for ever do not count: they are
+    /// [`hindrances`](Self::hindrances).
+    pub fn is_drained(&self) -> bool {
+        let waits = self.left.iter().any(|left| left.stay == Stay::UntilFinished);
+        self.go.is_empty() && self.going.is_empty() && self.unknown.is_empty() && !waits
+    }
+
+    /// All pods that are still to go, those that are going already among them.
+    pub fn still_to_go(&self) -> Vec<&Resident> {
+        self.go.iter().chain(&self.going).collect()
+    }
+
+    /// The longest grace of the pods that are to go; that of finished ones does not count.
+    pub fn longest_grace(&self) -> Duration {
+        let pods = self.go.iter().chain(&self.going).filter(|pod| pod.phase != Phase::Finished);
+        pods.map(|pod| pod.grace).max().unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::drain::budget::tests::budget;
+    use crate::model::build::{owner, resident};
+    use crate::model::{Amount, Demand, Existence, LocalVolumeKind};
+
+    fn rules() -> PodRules {
+        PodRules {
+            evict_daemonset: false,
+            evict_statefulset: false,
+            evict_local_storage: false,
+            evict_unreplicated: false,
+            left_controllers: Vec::new(),
+            protections: Vec::new(),
+            honour_safe_to_evict: true,
+        }
+    }
+
+    fn of(pods: impl IntoIterator<Item = Resident>, budgets: &[Budget]) -> Survey {
+        survey(pods, &rules(), &Owners::new(), budgets)
+    }
+
+    fn web(name: &str) -> Resident {
+        resident(name).labelled([("app", "web")])
+    }
+
+    fn texts(survey: &Survey) -> Vec<String> {
+        survey.hindrances().iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn an_empty_node_is_drained() {
+        let empty = of([], &[budget("web", 2, 1)]);
+        assert!(empty.is_drained() && empty.hindrances().is_empty());
+        assert_eq!(empty.longest_grace(), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_used_up_budget_is_an_obstacle_and_no_hindrance() {
+        let survey = of([web("a"), web("b"), resident("c")], &[budget("web", 2, 1)]);
+        assert_eq!(survey.go.len(), 3);
+        let held: Vec<_> = survey.obstacles.iter().map(|(pod, _)| &*pod.name).collect();
+        assert_eq!(held, ["a", "b"], "one for each pod, and none for the pod without a budget");
+        assert!(survey.hindrances().is_empty() && !survey.is_drained());
+    }
+
+    #[test]
+    fn a_budget_that_is_never_met_hinders_and_so_do_two_with_room() {
+        let never = Budget {
+            demand: Some(Demand::MaxUnavailable(Amount::Count(0))),
+            ..budget("strict", 1, 1)
+        };
+        assert_eq!(
+            texts(&of([web("a")], &[never])),
+            [
+                "pod default/a: its disruption budget strict can never be met: its maxUnavailable is 0"
+            ]
+        );
+        let two = of([web("a")], &[budget("x", 1, 3), budget("y", 1, 3)]);
+        assert_eq!(two.hindrances().len(), 1);
+    }
+
+    #[test]
+    fn a_pod_that_a_filter_leaves_meets_no_budget() {
+        let never = Budget {
+            demand: Some(Demand::MaxUnavailable(Amount::Count(0))),
+            ..budget("strict", 1, 1)
+        };
+        let pod = web("a").with_volume("tmp", LocalVolumeKind::EmptyDir);
+        let survey = of([pod], &[never]);
+        assert!(survey.obstacles.is_empty());
+        assert_eq!(texts(&survey), ["pod default/a: its emptyDir volume tmp would be lost"]);
+    }
+
+    #[test]
+    fn what_is_left_on_purpose_neither_hinders_nor_delays() {
+        let agent = owner("apps/v1", "DaemonSet", "agent");
+        let owners = [(agent.uid.clone(), Existence::Exists)].into_iter().collect();
+        let pods = [resident("a").owned_by(agent), Resident { mirror: true, ..resident("b") }];
+        let survey = survey(pods, &rules(), &owners, &[]);
+        assert_eq!(survey.left.len(), 2);
+        assert!(survey.is_drained() && survey.hindrances().is_empty());
+    }
+
+    #[test]
+    fn a_pod_that_is_going_or_has_to_finish_delays_but_does_not_hinder() {
+        let to_the_end = ("cluster-autoscaler.kubernetes.io/safe-to-evict", "on-completion");
+        for pod in [resident("a").going_until(30), resident("a").annotated_with([to_the_end])] {
+            let survey = of([pod], &[]);
+            assert!(!survey.is_drained() && survey.hindrances().is_empty());
+        }
+    }
+
+    #[test]
+    fn an_unknown_owner_hinders_and_the_others_are_still_sorted() {
+        let agent = owner("apps/v1", "DaemonSet", "agent");
+        let owners = [(agent.uid.clone(), Existence::Unknown("kaboom".into()))];
+        let pods = [resident("a").owned_by(agent), resident("b")];
+        let survey = survey(pods, &rules(), &owners.into_iter().collect(), &[]);
+        assert_eq!(survey.go.len(), 1);
+        assert!(!survey.is_drained());
+        assert!(texts(&survey)[0].contains("kaboom"), "{:?}", texts(&survey));
+    }
+
+    #[test]
+    fn the_longest_grace_is_that_of_what_runs_and_goes() {
+        let with = |name: &str, seconds| Resident {
+            grace: Duration::from_secs(seconds),
+            ..resident(name)
+        };
+        let pods = [with("a", 20), with("b", 90).going_until(5), with("c", 999).finished()];
+        assert_eq!(of(pods, &[]).longest_grace(), Duration::from_secs(90));
+    }
+}
