@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
+use super::drain::DrainMetrics;
 use super::ingest::{Nodes, Pods};
 use super::judge::View;
 use super::preflight::{self, PreflightError};
@@ -105,12 +106,20 @@ pub async fn start(cluster: Cluster, config: &Config) -> Result<Running, StartEr
     let elects = config.election.is_some();
     let gate = if elects { WriteGate::shut() } else { WriteGate::open() };
     let api = Api::new(cluster.client, cluster_metrics.clone()).gated(gate.clone());
-    preflight::check(&api, &cluster.server, config.election.as_deref()).await?;
+    preflight::check(&api, &cluster.server, config.election.as_deref(), false).await?;
 
     let clock = Clock::system();
     let event_metrics = EventMetrics::register(&registry)?;
     let (recorder, lane) = Recorder::new(&config.instance, event_metrics, clock.clone());
-    let shared = Arc::new(Shared::new(clock.clone(), config.compat, recorder.clone()));
+    let mut shared = Shared::new(clock.clone(), config.compat, recorder.clone());
+    if !config.policies.is_empty() {
+        let metrics = DrainMetrics::register(&registry)?;
+        shared = shared.draining_by(config.policies.clone().into(), metrics);
+    }
+    let shared = Arc::new(shared);
+    if let Some(drains) = &shared.drains {
+        DrainMetrics::register_gauges(&registry, &shared, drains)?;
+    }
     let pace = Arc::new(Pace::default());
     metrics::register(&registry, &shared, &pace)?;
     let evict_metrics = evict::Metrics::register(&registry, Arc::clone(&shared.backlog))?;
@@ -126,7 +135,10 @@ pub async fn start(cluster: Cluster, config: &Config) -> Result<Running, StartEr
     info!(%address, server = cluster.server, version = env!("CARGO_PKG_VERSION"),
         rules = config.compat.rules(), "started");
 
-    let requests = ApiRequests { api: api.clone(), watched: None };
+    let requests = ApiRequests {
+        api: api.clone(),
+        watched: shared.drains.as_ref().map(|drains| Arc::clone(&drains.watched)),
+    };
     let evictor = Evictor::new(
         View { shared: Arc::clone(&shared) },
         requests.clone(),
@@ -149,16 +161,15 @@ pub async fn start(cluster: Cluster, config: &Config) -> Result<Running, StartEr
 
     let (stop, blind) = (CancellationToken::new(), CancellationToken::new());
     let in_flight = TaskTracker::new();
-    let pods_listed = CancellationToken::new();
-    let watches =
-        start_watches(&shared, &api, &cluster_metrics, gates, pods_listed.clone(), &blind);
+    let listed = [CancellationToken::new(), CancellationToken::new()];
+    let watches = start_watches(&shared, &api, &cluster_metrics, gates, listed.clone(), &blind);
     let (leads, resign) = (CancellationToken::new(), CancellationToken::new());
     let work = Work {
         shared: Arc::clone(&shared),
         api: api.clone(),
         carrier,
         pace,
-        pods_listed,
+        listed,
         in_flight: in_flight.clone(),
     };
     let work = tokio::spawn(work.run(leads.clone(), stop.clone()));
@@ -210,17 +221,20 @@ async fn elect(
 }
 
 /// Starts to watch nodes and pods until `blind`. Each gate opens with the first complete list, and
-/// `pods_listed` is cancelled with that of the pods.
+/// the token in `listed` is cancelled with it.
 fn start_watches(
     shared: &Arc<Shared>,
     api: &Api,
     metrics: &cluster::Metrics,
     (nodes_known, pods_known): (Gate, Gate),
-    pods_listed: CancellationToken,
+    [nodes_listed, pods_listed]: [CancellationToken; 2],
     blind: &CancellationToken,
 ) -> JoinSet<()> {
     let nodes = Nodes { shared: Arc::clone(shared) };
-    let nodes = watch::run(api.clone(), metrics.clone(), nodes, move || nodes_known.open());
+    let nodes = watch::run(api.clone(), metrics.clone(), nodes, move || {
+        nodes_known.open();
+        nodes_listed.cancel();
+    });
     let pods = Pods { shared: Arc::clone(shared), decoder: PodDecoder::default() };
     let pods = watch::run(api.clone(), metrics.clone(), pods, move || {
         pods_known.open();
