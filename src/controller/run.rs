@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
+use super::drain::DrainMetrics;
 use super::ingest::{Nodes, Pods};
 use super::judge::View;
 use super::preflight::{self, PreflightError};
@@ -110,7 +111,15 @@ pub async fn start(cluster: Cluster, config: &Config) -> Result<Running, StartEr
     let clock = Clock::system();
     let event_metrics = EventMetrics::register(&registry)?;
     let (recorder, lane) = Recorder::new(&config.instance, event_metrics, clock.clone());
-    let shared = Arc::new(Shared::new(clock.clone(), config.compat, recorder.clone()));
+    let mut shared = Shared::new(clock.clone(), config.compat, recorder.clone());
+    if !config.policies.is_empty() {
+        let metrics = DrainMetrics::register(&registry)?;
+        shared = shared.draining_by(config.policies.clone().into(), metrics);
+    }
+    let shared = Arc::new(shared);
+    if let Some(drains) = &shared.drains {
+        DrainMetrics::register_gauges(&registry, &shared, drains)?;
+    }
     let pace = Arc::new(Pace::default());
     metrics::register(&registry, &shared, &pace)?;
     let evict_metrics = evict::Metrics::register(&registry, Arc::clone(&shared.backlog))?;
@@ -126,7 +135,10 @@ pub async fn start(cluster: Cluster, config: &Config) -> Result<Running, StartEr
     info!(%address, server = cluster.server, version = env!("CARGO_PKG_VERSION"),
         rules = config.compat.rules(), "started");
 
-    let requests = ApiRequests { api: api.clone(), watched: None };
+    let requests = ApiRequests {
+        api: api.clone(),
+        watched: shared.drains.as_ref().map(|drains| Arc::clone(&drains.watched)),
+    };
     let evictor = Evictor::new(
         View { shared: Arc::clone(&shared) },
         requests.clone(),
@@ -149,23 +161,22 @@ pub async fn start(cluster: Cluster, config: &Config) -> Result<Running, StartEr
 
     let (stop, blind) = (CancellationToken::new(), CancellationToken::new());
     let in_flight = TaskTracker::new();
-    let pods_listed = CancellationToken::new();
-    let watches =
-        start_watches(&shared, &api, &cluster_metrics, gates, pods_listed.clone(), &blind);
+    let listed = [CancellationToken::new(), CancellationToken::new()];
+    let watches = start_watches(&shared, &api, &cluster_metrics, gates, listed.clone(), &blind);
     let (leads, resign) = (CancellationToken::new(), CancellationToken::new());
     let work = Work {
         shared: Arc::clone(&shared),
         api: api.clone(),
         carrier,
-        pace,
-        pods_listed,
+        pace: Arc::clone(&pace),
+        listed,
         in_flight: in_flight.clone(),
     };
     let work = tokio::spawn(work.run(leads.clone(), stop.clone()));
     let clocks = time_watch::run(Arc::clone(&shared), api.clone(), aligned);
     let clocks = tokio::spawn(stop.clone().run_until_cancelled_owned(clocks).map(drop));
     let last_events = CancellationToken::new();
-    let events = tokio::spawn(send_events(lane, api.clone(), last_events.clone()));
+    let events = tokio::spawn(send_events(lane, api.clone(), pace, last_events.clone()));
     let candidate = config.election.clone().map(|namespace| Candidate {
         api,
         namespace,
@@ -210,17 +221,20 @@ async fn elect(
 }
 
 /// Starts to watch nodes and pods until `blind`. Each gate opens with the first complete list, and
-/// `pods_listed` is cancelled with that of the pods.
+/// the token in `listed` is cancelled with it.
 fn start_watches(
     shared: &Arc<Shared>,
     api: &Api,
     metrics: &cluster::Metrics,
     (nodes_known, pods_known): (Gate, Gate),
-    pods_listed: CancellationToken,
+    [nodes_listed, pods_listed]: [CancellationToken; 2],
     blind: &CancellationToken,
 ) -> JoinSet<()> {
     let nodes = Nodes { shared: Arc::clone(shared) };
-    let nodes = watch::run(api.clone(), metrics.clone(), nodes, move || nodes_known.open());
+    let nodes = watch::run(api.clone(), metrics.clone(), nodes, move || {
+        nodes_known.open();
+        nodes_listed.cancel();
+    });
     let pods = Pods { shared: Arc::clone(shared), decoder: PodDecoder::default() };
     let pods = watch::run(api.clone(), metrics.clone(), pods, move || {
         pods_known.open();
@@ -306,12 +320,13 @@ pub(super) fn ended(task: Result<(), JoinError>) -> Failed {
     })
 }
 
-async fn send_events(lane: EventLane, api: Api, stop: CancellationToken) {
+/// Sends events until `stop`, and lets evictions that wait for a place in the window go first.
+async fn send_events(lane: EventLane, api: Api, pace: Arc<Pace>, stop: CancellationToken) {
     let create = |event: Event| {
         let api = api.clone();
         async move { api.create_event(&event.namespace, &event.object).await }
     };
-    lane.run(create, stop).await;
+    lane.run(create, || pace.is_full(), stop).await;
 }
 
 #[cfg(target_os = "linux")]
