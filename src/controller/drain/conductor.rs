@@ -46,10 +46,13 @@ pub(in crate::controller) struct Conductor {
     drains: Arc<Drains>,
     api: Api,
     owners: Arc<OwnerLookup>,
-    budgets: Arc<tokio::sync::Mutex<Option<(Instant, Arc<[Budget]>)>>>,
+    budgets: Arc<tokio::sync::Mutex<Option<ReadBudgets>>>,
     /// Failed tries in a row, and refusals in a row, by node.
     troubles: Arc<DashMap<NodeName, Troubles, RandomState>>,
 }
+
+/// The budgets of all namespaces, and when the request for them began.
+type ReadBudgets = (Instant, Arc<[Budget]>);
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Troubles {
