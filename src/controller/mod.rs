@@ -9,6 +9,7 @@
 //! [`handler`] is where decisions are asked for: it is the only place that arms or disarms a pod.
 //! [`judge`] lets the evictor ask again, by the same rules.
 
+mod engine;
 mod handler;
 mod ingest;
 mod judge;

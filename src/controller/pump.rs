@@ -38,6 +38,7 @@ pub(super) async fn take_due(
     let timers = &shared.timers[shard];
     loop {
         let Fired { key, token, value, due } = tokio::select! {
+            biased;
             () = stop.cancelled() => return,
             fired = timers.next() => fired,
         };

@@ -68,6 +68,9 @@ pub(super) struct Shared {
     pub backlog: Arc<Backlog>,
     pub recorder: Recorder,
     leads: AtomicBool,
+    /// Something was queued: for who handles it without threads.
+    #[cfg(test)]
+    pub queued: tokio::sync::Notify,
 }
 
 impl Shared {
@@ -83,6 +86,8 @@ impl Shared {
             backlog: Arc::default(),
             recorder,
             leads: AtomicBool::new(false),
+            #[cfg(test)]
+            queued: tokio::sync::Notify::new(),
         }
     }
 
@@ -106,6 +111,8 @@ impl Shared {
     pub(super) fn node_changed(&self, name: NodeName) {
         if self.leads() {
             self.nodes.add(NodeKey(name));
+            #[cfg(test)]
+            self.queued.notify_one();
         }
     }
 
@@ -113,6 +120,8 @@ impl Shared {
     pub(super) fn pod_changed(&self, node: NodeName, uid: Uid) {
         if self.leads() {
             self.pods.add(PodKey { node, uid });
+            #[cfg(test)]
+            self.queued.notify_one();
         }
     }
 
