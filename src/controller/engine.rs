@@ -16,6 +16,7 @@ use tracing::{info, warn};
 use super::ingest::{Nodes, Pods};
 use super::judge::View;
 use super::preflight;
+use super::pump::Carrier;
 use super::requests::{ApiRequests, ByEvents};
 use super::run::{Failed, StartError};
 use super::state::Shared;
@@ -24,7 +25,7 @@ use super::{metrics, time_watch};
 use crate::clock::{Clock, system_time};
 use crate::cluster::{self, Api, Cluster, PodDecoder, WriteGate, watch};
 use crate::config::Config;
-use crate::evict::{self, Evictor, Pace};
+use crate::evict::{self, Drainer, Evictor, OrderMetrics, Pace};
 use crate::leader::{self, Candidate, Times};
 use crate::observe::{Event, EventLane, EventMetrics, Gate, Recorder};
 
@@ -48,6 +49,8 @@ pub(super) struct Surroundings {
     pub(super) hands: Hands,
     /// Tells this controller's jitter from that of others.
     pub(super) seed: u128,
+    #[cfg(test)]
+    pub(super) flaw: Option<super::flaw::Flaw>,
 }
 
 impl Surroundings {
@@ -60,6 +63,8 @@ impl Surroundings {
             times: Times::default(),
             hands: Hands::Threads,
             seed: rand::random(),
+            #[cfg(test)]
+            flaw: None,
         }
     }
 }
@@ -73,6 +78,7 @@ pub(super) struct Prepared {
     recorder: Recorder,
     pace: Arc<Pace>,
     evict_metrics: evict::Metrics,
+    order_metrics: OrderMetrics,
     leader_metrics: leader::Metrics,
     cluster_metrics: cluster::Metrics,
     aligned: bool,
@@ -93,15 +99,24 @@ impl Prepared {
         let elects = election.is_some();
         let gate = if elects { WriteGate::shut() } else { WriteGate::open() };
         let api = Api::new(cluster.client, cluster_metrics.clone()).gated(gate.clone());
+        #[cfg(test)]
+        let api = match surroundings.flaw {
+            Some(super::flaw::Flaw::WritesUngated) => api.gated(WriteGate::open()),
+            _ => api,
+        };
         preflight::check(&api, &cluster.server, election.as_deref()).await?;
 
         let clock = surroundings.clock.clone();
         let event_metrics = EventMetrics::register(registry)?;
         let (recorder, lane) = Recorder::new(&config.instance, event_metrics, clock.clone());
-        let shared = Arc::new(Shared::new(clock, config.compat, recorder.clone()));
+        let shared = Shared::new(clock, config.compat, recorder.clone());
+        #[cfg(test)]
+        let shared = shared.flawed(surroundings.flaw);
+        let shared = Arc::new(shared);
         let pace = Arc::new(Pace::default());
         metrics::register(registry, &shared, &pace)?;
         let evict_metrics = evict::Metrics::register(registry, Arc::clone(&shared.backlog))?;
+        let order_metrics = OrderMetrics::register(registry, Arc::clone(&shared.orders))?;
         let leader_metrics = leader::Metrics::register(registry, !elects)?;
         let aligned = time_watch::align(&shared, &api).await;
         Ok(Self {
@@ -112,6 +127,7 @@ impl Prepared {
             recorder,
             pace,
             evict_metrics,
+            order_metrics,
             leader_metrics,
             cluster_metrics,
             aligned,
@@ -123,18 +139,30 @@ impl Prepared {
     /// Begins to watch, to take part in the election, and to work. The gates open with the first
     /// complete lists of nodes and pods.
     pub(super) fn begin(self, (nodes_known, pods_known): (Gate, Gate)) -> Engine {
-        let Self { shared, api, gate, lane, recorder, pace, evict_metrics, leader_metrics, .. } =
-            self;
-        let Surroundings { clock, wall, identity, times, hands, seed } = self.surroundings;
+        let Self { shared, api, gate, lane, recorder, pace, .. } = self;
+        let (evict_metrics, order_metrics) = (self.evict_metrics, self.order_metrics);
+        let leader_metrics = self.leader_metrics;
+        let Surroundings { clock, wall, identity, times, hands, seed, .. } = self.surroundings;
+        let requests = ApiRequests { api: api.clone(), watched: None };
         let evictor = Evictor::new(
             View { shared: Arc::clone(&shared) },
-            ApiRequests(api.clone()),
-            ByEvents(recorder),
+            requests.clone(),
+            ByEvents(recorder.clone()),
             Arc::clone(&shared.backlog),
             evict_metrics,
             clock.clone(),
             Arc::clone(&pace),
         );
+        let drainer = Drainer::new(
+            View { shared: Arc::clone(&shared) },
+            requests,
+            ByEvents(recorder),
+            Arc::clone(&shared.orders),
+            order_metrics,
+            clock.clone(),
+            Arc::clone(&pace),
+        );
+        let carrier = Carrier { evictor, drainer };
         let (stop, blind) = (CancellationToken::new(), CancellationToken::new());
         let in_flight = TaskTracker::new();
         let pods_listed = CancellationToken::new();
@@ -155,7 +183,7 @@ impl Prepared {
         let work = Work {
             shared: Arc::clone(&shared),
             api: api.clone(),
-            evictor,
+            carrier,
             pace,
             pods_listed,
             in_flight: in_flight.clone(),
@@ -264,6 +292,18 @@ impl Engine {
         self.resign.cancel();
         let elected = flatten(self.election.await);
         worked.and(clocks).and(elected)
+    }
+}
+
+#[cfg(test)]
+impl Engine {
+    /// Ends it where it stands, as far as that goes: what is in flight is not awaited.
+    pub(super) fn abort(mut self) {
+        self.work.abort();
+        self.clocks.abort();
+        self.events.abort();
+        self.election.abort();
+        self.watches.abort_all();
     }
 }
 

@@ -67,6 +67,9 @@ impl Handler for Decider {
         let Some(facts) = shared.view.pod(&key.node, key.uid) else {
             timers.disarm(&TimerKey::Pod(key.uid));
             shared.backlog.leave(key.uid);
+            if shared.cancel_order(&key.node, key.uid) {
+                shared.node_changed(key.node.clone());
+            }
             // It may have been the last one that the record was for, and nothing else says so if a
             // new list is what tells that it is gone.
             if let Some((node, anchors)) = shared.view.node_alone(&key.node) {
@@ -116,7 +119,7 @@ impl Decider {
         let key = TimerKey::Pod(pod.uid);
         let armed = timers.get(&key).and_then(|scheduled| match scheduled.value {
             Work::Evict { verdict, .. } => Some(verdict),
-            Work::LookAgain => None,
+            Work::Drain { .. } | Work::LookAgain => None,
         });
         let verdict = judge(armed.as_ref());
         if let Verdict::Keep(kept) = verdict {

@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use super::state::Shared;
 use crate::config::Compat;
-use crate::evict::{Judge, Judgement};
-use crate::model::{Anchors, Kept, Node, Pod, PodRef, Verdict};
+use crate::drain::{DrainPhase, Record};
+use crate::evict::{DrainJudge, Judge, Judgement, Order};
+use crate::model::{Anchors, Autoscaler, Kept, Node, Pod, PodRef, Verdict};
 use crate::taint::{anchor, decide, upstream};
 
 /// The verdict about `pod` on `node`, by the rules in force. `armed` is the verdict by which it is
@@ -32,6 +33,12 @@ pub(super) struct View {
 
 impl Judge for View {
     fn judge(&self, pod: &PodRef, armed: &Verdict) -> Judgement {
+        #[cfg(test)]
+        if self.shared.flaw == Some(super::flaw::Flaw::TrustsTimers) {
+            let known = self.shared.view.pod(&pod.node, pod.uid).map(|facts| facts.pod);
+            let pod = known.or_else(|| Some(Arc::new(Pod::named_by(pod))));
+            return Judgement { verdict: armed.clone(), pod };
+        }
         match self.shared.view.pod(&pod.node, pod.uid) {
             None => Judgement { verdict: Verdict::Keep(Kept::PodGone), pod: None },
             Some(facts) => Judgement {
@@ -48,6 +55,10 @@ impl Judge for View {
     }
 
     fn judge_on(&self, pod: &Pod, armed: &Verdict, node: Option<&Node>) -> Verdict {
+        #[cfg(test)]
+        if self.shared.flaw == Some(super::flaw::Flaw::TrustsTimers) {
+            return armed.clone();
+        }
         let now = self.shared.clock.now();
         let known = self.shared.view.node(&pod.node);
         // The anchors as they will be once the view has caught up with this version of the node.
@@ -59,5 +70,25 @@ impl Judge for View {
             (None, _) => Anchors::default(),
         };
         verdict(&self.shared, pod, node, &anchors, Some(armed))
+    }
+}
+
+impl DrainJudge for View {
+    fn known(&self, pod: &PodRef) -> Option<Arc<Pod>> {
+        self.shared.view.pod(&pod.node, pod.uid).map(|facts| facts.pod)
+    }
+
+    /// The node itself says so: it is cordoned and in the drain that gave the order.
+    fn still_wanted(&self, _: &PodRef, order: &Order, node: Option<&Node>) -> bool {
+        let Some(upkeep) = node.and_then(|node| node.upkeep.as_deref()) else { return false };
+        let record = upkeep.record.as_deref().and_then(|text| Record::parse(text).ok());
+        let in_session = |record: Record| {
+            record.phase == DrainPhase::Draining && record.session == order.session
+        };
+        record.is_some_and(in_session)
+            && upkeep.unschedulable
+            && !upkeep.terminating
+            && upkeep.autoscaler != Autoscaler::Removing
+            && self.shared.clock.now() < order.deadline
     }
 }

@@ -10,6 +10,8 @@
 //! [`judge`] lets the evictor ask again, by the same rules.
 
 mod engine;
+#[cfg(test)]
+mod flaw;
 mod handler;
 mod ingest;
 mod judge;
@@ -19,6 +21,8 @@ mod pump;
 mod records;
 mod requests;
 mod run;
+#[cfg(test)]
+mod simulation;
 #[cfg(test)]
 mod stage;
 mod state;

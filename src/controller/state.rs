@@ -2,16 +2,20 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use tokio::time::Instant;
 
 use crate::clock::Clock;
 use crate::cluster::View;
 use crate::config::Compat;
-use crate::evict::Backlog;
+use crate::evict::{Backlog, Order, Orders};
 use crate::model::{NodeName, PodRef, Uid, Verdict};
 use crate::observe::Recorder;
-use crate::pipeline::{SHARDS, Sharded, TimedQueue, WorkQueue};
+use crate::pipeline::{SHARDS, Sharded, TimedQueue, WorkQueue, shard_of};
+
+/// Between the pods of one order, so that they come due in the order in which they were given.
+const IN_A_ROW: Duration = Duration::from_millis(1);
 
 /// A node in the node queue, by its name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -39,7 +43,10 @@ impl Sharded for PodKey {
 /// What a timer is for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum TimerKey {
+    /// A pod that the taints of its node condemn.
     Pod(Uid),
+    /// A pod that the drain of its node has ordered to go. It may be condemned as well.
+    Drained(Uid),
     Node(NodeName),
 }
 
@@ -48,6 +55,8 @@ pub(super) enum TimerKey {
 pub(super) enum Work {
     /// Remove the pod.
     Evict { pod: PodRef, verdict: Verdict },
+    /// Evict the pod for a drain.
+    Drain { pod: PodRef, order: Arc<Order> },
     /// Look at the node again.
     LookAgain,
 }
@@ -66,11 +75,15 @@ pub(super) struct Shared {
     /// Nodes whose record may have to be written.
     pub records: TimedQueue<NodeName, ()>,
     pub backlog: Arc<Backlog>,
+    /// Pods that drains have ordered to go.
+    pub orders: Arc<Orders>,
     pub recorder: Recorder,
     leads: AtomicBool,
     /// Something was queued: for who handles it without threads.
     #[cfg(test)]
     pub queued: tokio::sync::Notify,
+    #[cfg(test)]
+    pub flaw: Option<super::flaw::Flaw>,
 }
 
 impl Shared {
@@ -84,11 +97,19 @@ impl Shared {
             timers: std::array::from_fn(|_| Timers::new()),
             records: TimedQueue::new(),
             backlog: Arc::default(),
+            orders: Arc::default(),
             recorder,
             leads: AtomicBool::new(false),
             #[cfg(test)]
             queued: tokio::sync::Notify::new(),
+            #[cfg(test)]
+            flaw: None,
         }
+    }
+
+    #[cfg(test)]
+    pub(super) fn flawed(self, flaw: Option<super::flaw::Flaw>) -> Self {
+        Self { flaw, ..self }
     }
 
     /// Begins to work: all that is known is queued, and from now on what changes.
@@ -125,6 +146,40 @@ impl Shared {
         }
     }
 
+    /// Has these pods of a node evicted, in this order. One that has the same order already goes on
+    /// with it; another order takes the place of the one before at once.
+    #[allow(dead_code)] // Until the drains are wired in.
+    pub(super) fn order_evictions(&self, pods: &[PodRef], order: &Arc<Order>) {
+        let timers = &self.timers[shard_of(order.node.as_str())];
+        let mut due = Instant::now();
+        for pod in pods {
+            let key = TimerKey::Drained(pod.uid);
+            let work = Work::Drain { pod: pod.clone(), order: Arc::clone(order) };
+            if timers.get(&key).is_some_and(|scheduled| scheduled.value == work) {
+                continue;
+            }
+            // What the order before waits for does not hold for this one.
+            timers.disarm(&key);
+            self.orders.enter(pod, order);
+            timers.arm(key, due, work);
+            due += IN_A_ROW;
+        }
+    }
+
+    /// Drops the order of a pod, if it has one. Its request may be on its way already.
+    pub(super) fn cancel_order(&self, node: &NodeName, uid: Uid) -> bool {
+        self.timers[shard_of(node.as_str())].disarm(&TimerKey::Drained(uid));
+        self.orders.leave(uid)
+    }
+
+    /// Drops all orders of a node.
+    #[allow(dead_code)] // Until the drains are wired in.
+    pub(super) fn cancel_orders(&self, node: &NodeName) {
+        for ordered in self.orders.on(node) {
+            self.cancel_order(node, ordered.pod.uid);
+        }
+    }
+
     /// When the work that a verdict calls for is due; `None` if it calls for none.
     pub(super) fn due(&self, verdict: &Verdict) -> Option<Instant> {
         match verdict {
@@ -139,6 +194,8 @@ impl Shared {
         let due = |work: &Work| match work {
             Work::Evict { verdict, .. } => self.due(verdict),
             Work::LookAgain => Some(Instant::now()),
+            // A pause, not a moment of the clock.
+            Work::Drain { .. } => None,
         };
         self.timers.iter().map(|timers| timers.rearm_all(due)).sum()
     }

@@ -21,7 +21,7 @@ use crate::pipeline::{Pipeline, SHARDS};
 pub(super) struct Work {
     pub(super) shared: Arc<Shared>,
     pub(super) api: Api,
-    pub(super) evictor: Carrier,
+    pub(super) carrier: Carrier,
     pub(super) pace: Arc<Pace>,
     /// Cancelled once the pods are known.
     pub(super) pods_listed: CancellationToken,
@@ -100,7 +100,7 @@ impl Work {
         if stop.run_until_cancelled(leads.cancelled()).await.is_none() {
             return Ok(());
         }
-        let Self { shared, api, evictor, pace, pods_listed, in_flight, hands } = self;
+        let Self { shared, api, carrier, pace, pods_listed, in_flight, hands } = self;
         shared.lead();
         let decider = Arc::new(Decider { shared: Arc::clone(&shared) });
         let mut tasks = JoinSet::new();
@@ -109,7 +109,7 @@ impl Work {
             let queue = Arc::clone(&queue);
             tasks.spawn(pump::take_due(Arc::clone(&shared), shard, queue, stop.clone()));
         }
-        tasks.spawn(pump::carry(queue, Arc::new(evictor), pace, in_flight.clone(), stop.clone()));
+        tasks.spawn(pump::carry(queue, Arc::new(carrier), pace, in_flight.clone(), stop.clone()));
         let records = records::run(Arc::clone(&shared), api, pods_listed, stop.clone(), in_flight);
         tasks.spawn(records);
         tokio::select! {
