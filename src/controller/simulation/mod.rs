@@ -88,33 +88,61 @@ fn no_story_breaks_a_promise() {
     let stories = seeds.end - seeds.start;
     let is_soak = number("OSTRAKON_SOAK").is_some();
     let workers = std::thread::available_parallelism().map_or(1, usize::from);
-    let (evicted, writers) = std::thread::scope(|scope| {
-        let share = |worker| {
-            let mine = seeds.clone().skip(worker).step_by(workers);
-            let played = mine.map(move |seed| {
-                if is_soak && worker == 0 && (seed / workers as u64).is_multiple_of(100) {
-                    eprintln!("story {seed} of {stories}");
+    let begin = std::time::Instant::now();
+    let share = &|worker| {
+        let mut sum = Sum::default();
+        for (count, seed) in seeds.clone().skip(worker).step_by(workers).enumerate() {
+            if is_soak && worker == 0 && count % 100 == 0 {
+                eprintln!("story {seed} of {stories} after {:.0?}", begin.elapsed());
+            }
+            match play(seed, Broken::Nothing) {
+                Ok(played) => {
+                    sum.evicted += played.evicted;
+                    sum.writers += played.writers;
                 }
-                play(seed, Broken::Nothing).unwrap_or_else(|error| {
-                    let replay = "cargo test --lib controller::simulation::no_story";
-                    panic!("seed {seed}: {error}\nreplay: OSTRAKON_SEED={seed} {replay}")
-                })
-            });
-            scope.spawn(move || {
-                played.fold((0, 0), |sum, played| {
-                    (sum.0 + played.evicted as u64, sum.1 + played.writers as u64)
-                })
-            })
-        };
-        let shares: Vec<_> = (0..workers).map(share).collect();
-        let shares =
-            shares.into_iter().map(|share| share.join().expect("no story breaks a promise"));
-        shares.fold((0, 0), |sum, share| (sum.0 + share.0, sum.1 + share.1))
+                Err(error) => sum.failures.push(format!("seed {seed}: {error}")),
+            }
+        }
+        sum
+    };
+    let sum = std::thread::scope(|scope| {
+        let shares: Vec<_> =
+            (0..workers).map(|worker| scope.spawn(move || share(worker))).collect();
+        shares.into_iter().map(|share| share.join().unwrap()).fold(Sum::default(), Sum::with)
     });
+    let Sum { evicted, writers, failures } = sum;
+    assert!(
+        failures.is_empty(),
+        "{} of {stories} stories break a promise:\n{}\nreplay one: OSTRAKON_SEED=n cargo test --lib \
+         controller::simulation::no_story",
+        failures.len(),
+        failures[..failures.len().min(8)].join("\n")
+    );
     // Seen with --nocapture.
-    println!("{stories} stories, {evicted} evictions, {writers} processes that wrote");
+    println!(
+        "{stories} stories in {:.0?}: {evicted} evictions, {writers} processes that wrote",
+        begin.elapsed()
+    );
+    let stories = usize::try_from(stories).unwrap();
     assert!(stories == 1 || evicted > stories, "the stories must be about something: {evicted}");
     assert!(stories == 1 || writers > stories, "leaders must change: {writers}");
+}
+
+/// What a number of stories came to.
+#[derive(Default)]
+struct Sum {
+    evicted: usize,
+    writers: usize,
+    failures: Vec<String>,
+}
+
+impl Sum {
+    fn with(mut self, mut other: Self) -> Self {
+        self.evicted += other.evicted;
+        self.writers += other.writers;
+        self.failures.append(&mut other.failures);
+        self
+    }
 }
 
 #[test]
@@ -126,7 +154,7 @@ fn the_same_seed_tells_the_same_story() {
 
 #[test]
 fn every_broken_controller_is_caught() {
-    for broken in [
+    const ALL: [Broken; 8] = [
         Broken::IgnoresUid,
         Broken::TrustsTimers,
         Broken::ForgetsFailures,
@@ -135,12 +163,18 @@ fn every_broken_controller_is_caught() {
         Broken::WritesUngated,
         Broken::UndoesForeign,
         Broken::OtherWords,
-    ] {
-        let caught = (0..300).find_map(|seed| {
+    ];
+    let catch = |broken: Broken| {
+        let caught = (0..150).find_map(|seed| {
             let error = play(seed, broken).err()?;
             error.starts_with(broken.promise()).then_some((seed, error))
         });
         let (seed, error) = caught.unwrap_or_else(|| panic!("{broken:?} was not caught"));
         println!("{broken:?} is caught by seed {seed}: {error}");
-    }
+    };
+    std::thread::scope(|scope| {
+        for share in ALL.chunks(ALL.len() / 2) {
+            scope.spawn(move || share.iter().copied().for_each(catch));
+        }
+    });
 }

@@ -153,7 +153,8 @@ impl Observer {
 
     /// Takes in a request and its answer.
     pub(super) fn audited(&mut self, audited: &Audited<'_>, now: f64) {
-        let changes = std::mem::take(&mut self.unaudited);
+        let mut changes = std::mem::take(&mut self.unaudited);
+        changes.retain(|change| audited.versions.contains(&change.version));
         let header = |name| {
             let value = audited.request.headers().get(name)?.to_str().ok()?;
             Some(value.to_owned())

@@ -8,6 +8,7 @@ use std::time::Duration;
 use http::{HeaderName, HeaderValue, Method, Request};
 use hyper::body::Bytes;
 use jiff::SignedDuration;
+use parking_lot::Mutex;
 use prometheus::Registry;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
@@ -27,6 +28,11 @@ use crate::sim::embedded::Embedded;
 /// Pause before a process that ended by itself, or could not start, is started again.
 const RESTART: Duration = Duration::from_secs(2);
 
+/// From when a process knows that it must end until it has.
+const LAST_WORDS: Duration = Duration::from_secs(8);
+/// Pause between two looks at the lease, and between two renewals.
+const LOOK: Duration = Duration::from_secs(3);
+
 /// How a process is ended, and for how long it stays down.
 pub(super) enum End {
     Stop(Duration),
@@ -38,17 +44,33 @@ pub(super) struct Replica {
     commands: mpsc::UnboundedSender<End>,
     /// How far its machine's wall clock is ahead, in milliseconds.
     ahead: Arc<AtomicI64>,
+    /// Identity of the process that works; empty while there is none, or it stops.
+    working: Arc<Mutex<String>>,
 }
 
 impl Replica {
     pub(super) fn start(cluster: &Embedded, index: u64, broken: Broken) -> Self {
         let (commands, receiver) = mpsc::unbounded_channel();
         let ahead = Arc::new(AtomicI64::new(0));
-        tokio::spawn(live(cluster.clone(), index, broken, receiver, Arc::clone(&ahead)));
-        Self { commands, ahead }
+        let working = Arc::default();
+        let life = Life {
+            cluster: cluster.clone(),
+            index,
+            broken,
+            ahead: Arc::clone(&ahead),
+            working: Arc::clone(&working),
+        };
+        tokio::spawn(live(life, receiver));
+        Self { commands, ahead, working }
+    }
+
+    /// Whether its process of this identity works.
+    pub(super) fn works_as(&self, identity: &str) -> bool {
+        !identity.is_empty() && *self.working.lock() == identity
     }
 
     pub(super) fn end(&self, how: End) {
+        self.working.lock().clear();
         // It cannot be gone: it lives as long as the story.
         let _ = self.commands.send(how);
     }
@@ -60,13 +82,17 @@ impl Replica {
     }
 }
 
-async fn live(
+/// What a replica's processes have in common.
+struct Life {
     cluster: Embedded,
     index: u64,
     broken: Broken,
-    mut commands: mpsc::UnboundedReceiver<End>,
     ahead: Arc<AtomicI64>,
-) {
+    working: Arc<Mutex<String>>,
+}
+
+async fn live(life: Life, mut commands: mpsc::UnboundedReceiver<End>) {
+    let Life { cluster, index, broken, ahead, working } = life;
     for generation in 0_u64.. {
         let identity = format!("r{index}-{generation}");
         let alive = Arc::new(AtomicBool::new(true));
@@ -86,6 +112,7 @@ async fn live(
                 down
             }
             prepared = begun => {
+                working.lock().clone_from(&identity);
                 let readiness = Readiness::default();
                 let mut engine = prepared.begin((readiness.gate("nodes"), readiness.gate("pods")));
                 tokio::select! {
@@ -105,6 +132,9 @@ async fn live(
                         None => return,
                     },
                     _ = engine.failed() => {
+                        working.lock().clear();
+                        // Its last words take a while; it must not write meanwhile.
+                        sleep(LAST_WORDS).await;
                         alive.store(false, Ordering::Relaxed);
                         engine.abort();
                         RESTART
@@ -112,6 +142,7 @@ async fn live(
                 }
             }
         };
+        working.lock().clear();
         sleep(down).await;
     }
 }
@@ -152,7 +183,8 @@ async fn prepare(
         clock: Clock::starting_at(wall()),
         wall: Arc::new(wall),
         identity: identity.to_owned(),
-        times: Times::default(),
+        // Shorter pauses would make a story of renewals.
+        times: Times { retry: LOOK, look: LOOK, ..Times::default() },
         hands: Hands::Task,
         seed: identity.bytes().fold(1, |sum, byte| sum * 31 + u128::from(byte)),
         flaw: broken.flaw(),

@@ -28,8 +28,8 @@ const LONGEST: i64 = 30;
 const LATE: f64 = 2.2;
 /// The longest pause between tries, and a little.
 const LONGEST_PAUSE: f64 = 121.0;
-/// Until a replica leads after the other has died: a lease, a look, and a start.
-const TAKE_OVER: f64 = 22.0;
+/// Until a replica leads after the others have died: last words, a start, a lease, and a look.
+const TAKE_OVER: f64 = 32.0;
 
 const NODES: [&str; 3] = ["n1", "n2", "n3"];
 const OUTAGE: [&str; 2] = ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
@@ -134,9 +134,9 @@ impl Story {
             // comes to depend on it later is counted from the restart, and not exact.
             66..71 if !(self.calm && self.restarted) => self.edit(),
             71..77 => self.flip(name),
-            77..85 => self.restart(),
-            85..96 if !self.calm => self.go_wrong(),
-            96..100 => self.cluster.faults().clear(),
+            77..83 => self.restart(),
+            83..92 if !self.calm => self.go_wrong(),
+            92..100 => self.cluster.faults().clear(),
             _ => {}
         }
     }
@@ -195,9 +195,13 @@ impl Story {
     }
 
     fn create_node(&mut self, name: &str) {
+        let mut spec = json!({"podCIDR": "10.0.0.0/24"});
+        if self.random.random_bool(0.2) {
+            spec["unschedulable"] = json!(true);
+        }
         let node = json!({
             "metadata": {"name": name, "annotations": {"example.com/owner": "somebody"}},
-            "spec": {"unschedulable": self.random.random_bool(0.2)},
+            "spec": spec,
             "status": {"conditions": [ready("True", self.cluster.store().clock())]},
         });
         // There is none of that name.
@@ -322,16 +326,19 @@ impl Story {
         let tolerations: Vec<_> =
             (0..self.random.random_range(0..3)).map(|_| self.toleration()).collect();
         let grace = if self.random.random_bool(0.7) { 0 } else { 2 };
-        let pod = json!({
+        let mut pod = json!({
             "metadata": {"name": name, "namespace": "default", "labels": {"app": "web"}},
             "spec": {
-                "nodeName": node, "tolerations": tolerations,
-                "terminationGracePeriodSeconds": grace,
+                "nodeName": node, "terminationGracePeriodSeconds": grace,
             },
             "status": {"phase": "Running", "conditions": [
                 {"type": "PodScheduled", "status": "True", "lastTransitionTime": self.ago(0)},
             ]},
         });
+        // What says nothing the API leaves out.
+        if !tolerations.is_empty() {
+            pod["spec"]["tolerations"] = Value::Array(tolerations);
+        }
         // The name may be taken: then nothing happens.
         let _ = self.cluster.store().insert(Resource::Pods, pod);
     }
@@ -364,16 +371,21 @@ impl Story {
         let Some(pod) = self.some_pod() else { return };
         let name = pod["metadata"]["name"].as_str().unwrap_or_default().to_owned();
         let new = self.toleration();
+        self.tolerate(&name, new);
+    }
+
+    /// Puts a toleration before those that the pod has.
+    fn tolerate(&self, name: &str, new: Value) {
         let changed = |pod: &Value| {
             let mut pod = pod.clone();
-            let tolerations = pod["spec"]["tolerations"].as_array_mut();
-            if let Some(tolerations) = tolerations {
-                tolerations.push(new);
+            match pod["spec"]["tolerations"].as_array_mut() {
+                Some(tolerations) => tolerations.insert(0, new),
+                None => pod["spec"]["tolerations"] = json!([new]),
             }
             Ok(pod)
         };
         let store = self.cluster.store();
-        let _ = store.modify(Resource::Pods, "default", &name, Part::Whole, false, changed);
+        let _ = store.modify(Resource::Pods, "default", name, Part::Whole, false, changed);
     }
 
     /// Pods that were told to go have gone, as their kubelet reports.
@@ -405,22 +417,16 @@ impl Story {
         observer.verdict()?;
         if self.calm {
             let (leader, since) = observer.leader();
-            // Whoever leads has had the time to; if it died, another will.
-            let latest = if leader.is_empty() { now - TAKE_OVER } else { now.min(since.max(0.0)) };
-            let _ = latest;
-            let dead = !self.is_alive(leader);
-            let allowed = if leader.is_empty() || dead { TAKE_OVER } else { LATE };
-            if now - since > allowed
-                && let Some(pod) = observer.overdue(now - allowed)
+            let leads = self.replicas.iter().any(|replica| replica.works_as(leader));
+            // Whoever leads now began with what was overdue.
+            if leads
+                && now - since > LATE
+                && let Some(pod) = observer.overdue(now - LATE)
             {
                 return Err(format!("P3: {pod} and is there at {now:.3}; {leader:?} leads"));
             }
         }
         Ok(())
-    }
-
-    fn is_alive(&self, _: &str) -> bool {
-        true
     }
 
     /// The faults are over: what is condemned goes, and the rest stays in peace.
@@ -429,17 +435,105 @@ impl Story {
         for replica in &self.replicas {
             replica.step_clock(SignedDuration::ZERO);
         }
-        self.pass(TAKE_OVER).await?;
+        self.pass_until_led().await?;
+        if !self.calm {
+            self.scene().await?;
+            self.cluster.faults().clear();
+            self.pass_until_led().await?;
+        }
         // One is enough, and which must not matter.
         let index = self.random.random_range(0..self.replicas.len());
         self.replicas[index].end(End::Stop(Duration::from_secs(3600)));
         #[allow(clippy::cast_precision_loss)]
         let longest = LONGEST as f64;
-        self.pass(longest + LONGEST_PAUSE).await?;
-        if let Some(pod) = self.observer.lock().overdue(self.now() - LONGEST_PAUSE) {
-            return Err(format!("P2: {pod} and is there at {:.3}", self.now()));
+        self.pass(longest + LATE).await?;
+        let latest = self.now() + TAKE_OVER + LONGEST_PAUSE;
+        while let Some(pod) = self.overdue() {
+            if self.now() > latest {
+                return Err(format!("P2: {pod} and is there at {:.3}", self.now()));
+            }
+            self.pass(1.0).await?;
         }
         Ok(())
+    }
+
+    fn overdue(&self) -> Option<String> {
+        self.observer.lock().overdue(self.now() - LATE)
+    }
+
+    /// Time passes until a replica leads.
+    async fn pass_until_led(&mut self) -> Verified {
+        let latest = self.now() + TAKE_OVER;
+        while self.now() < latest {
+            self.pass(0.5).await?;
+            let observer = self.observer.lock();
+            let (leader, _) = observer.leader();
+            if self.replicas.iter().any(|replica| replica.works_as(leader)) {
+                return Ok(());
+            }
+        }
+        match self.broken {
+            Broken::DoesNotElect => Ok(()),
+            _ => Err(format!("P2: nobody leads within {TAKE_OVER} s")),
+        }
+    }
+
+    /// A pod counts down, and what should save it, or delay it, goes unnoticed by the controller.
+    async fn scene(&mut self) -> Verified {
+        let (here, elsewhere) = ("n1", "n2");
+        for node in [here, elsewhere] {
+            self.create_node(node);
+            self.change_taints(node, Vec::clear);
+        }
+        let name = "extra";
+        self.remove_pod(name);
+        self.bind_extra(name, here, 3);
+        let added = self.ago(0);
+        self.change_taints(here, |taints| {
+            taints.push(json!({"key": "a", "effect": "NoExecute", "timeAdded": added}));
+        });
+        self.pass(1.0).await?;
+        match self.random.random_range(0..5) {
+            // Another pod gets its name, on a node that is well.
+            0 => {
+                self.cluster.faults().hold_watches(Resource::Pods, true);
+                self.remove_pod(name);
+                self.bind_extra(name, elsewhere, 0);
+            }
+            // The taint goes.
+            1 => {
+                self.cluster.faults().hold_watches(Resource::Nodes, true);
+                self.change_taints(here, Vec::clear);
+            }
+            // The deletion is refused.
+            2 => {
+                let refusal = Fault::Refuse { code: 500, retry_after: None };
+                let rule = Rule::always(refusal).of(Resource::Pods).on(Verb::Delete);
+                self.cluster.faults().add(rule);
+            }
+            // Nothing runs for a while, and then everything is due at once.
+            3 => tokio::time::advance(Duration::from_secs(13)).await,
+            // Its owner gives it a toleration.
+            _ => {
+                self.cluster.faults().hold_watches(Resource::Pods, true);
+                self.tolerate(name, json!({"operator": "Exists", "effect": "NoExecute"}));
+            }
+        }
+        self.pass(12.0).await
+    }
+
+    fn bind_extra(&self, name: &str, node: &str, tolerated: i64) {
+        let pod = json!({
+            "metadata": {"name": name, "namespace": "default"},
+            "spec": {
+                "nodeName": node, "terminationGracePeriodSeconds": 0,
+                "tolerations": [{"operator": "Exists", "tolerationSeconds": tolerated}],
+            },
+            "status": {"phase": "Running", "conditions": [
+                {"type": "PodScheduled", "status": "True", "lastTransitionTime": self.ago(0)},
+            ]},
+        });
+        let _ = self.cluster.store().insert(Resource::Pods, pod);
     }
 }
 
