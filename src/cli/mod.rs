@@ -1,6 +1,8 @@
 //! What a person types, and what the process answers.
 
+mod config;
 mod demo;
+mod drain;
 mod run;
 
 use std::process::ExitCode;
@@ -33,8 +35,9 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    Run(run::Arguments),
+    Run(Box<run::Arguments>),
     Demo(demo::Arguments),
+    Config(config::Arguments),
 }
 
 impl Command {
@@ -42,7 +45,7 @@ impl Command {
     fn log_format(&self) -> LogFormat {
         match self {
             Self::Run(arguments) => arguments.log_format(),
-            Self::Demo(_) => LogFormat::Text,
+            Self::Demo(_) | Self::Config(_) => LogFormat::Text,
         }
     }
 }
@@ -55,8 +58,9 @@ pub fn main() -> ExitCode {
     };
     let format = arguments.command.log_format();
     let outcome = match arguments.command {
-        Command::Run(arguments) => run::run(arguments),
+        Command::Run(arguments) => run::run(*arguments),
         Command::Demo(arguments) => demo::run(&arguments),
+        Command::Config(arguments) => config::run(&arguments),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -7,10 +7,11 @@ use std::time::Duration;
 use anyhow::{Context, anyhow};
 use clap::{ArgAction, Args};
 use tokio::signal::unix::{SignalKind, signal};
-use tracing::info;
+use tracing::{info, warn};
 
+use super::drain::DrainArguments;
 use crate::cluster::connect;
-use crate::config::{Compat, Config};
+use crate::config::{Compat, Config, lint};
 use crate::controller;
 use crate::observe::{LogFormat, LogLevel, start_logs};
 
@@ -59,6 +60,9 @@ pub(super) struct Arguments {
     /// `info,ostrakon::evict=debug`
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     log_level: LogLevel,
+
+    #[command(flatten)]
+    drain: DrainArguments,
 }
 
 impl Arguments {
@@ -84,6 +88,12 @@ fn namespace(text: &str) -> Result<String, String> {
 /// Runs the controller. Returns when it was stopped by a signal.
 pub(super) fn run(arguments: Arguments) -> anyhow::Result<()> {
     start_logs(arguments.log_format, &arguments.log_level);
+    let policies = arguments.drain.policies()?;
+    if !policies.is_empty() {
+        for warning in lint(&policies) {
+            warn!("{warning}");
+        }
+    }
     let config = Config {
         kubeconfig: arguments.kubeconfig,
         context: arguments.context,
@@ -91,6 +101,7 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<()> {
         compat: arguments.compat,
         election: arguments.leader_elect.then_some(arguments.leader_elect_namespace),
         instance: std::env::var("HOSTNAME").unwrap_or_else(|_| "ostrakon".to_owned()),
+        policies,
     };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .thread_name("io")

@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
+use super::drain::DrainMetrics;
 use super::ingest::{Nodes, Pods};
 use super::judge::View;
 use super::preflight;
@@ -104,15 +105,23 @@ impl Prepared {
             Some(super::flaw::Flaw::WritesUngated) => api.gated(WriteGate::open()),
             _ => api,
         };
-        preflight::check(&api, &cluster.server, election.as_deref()).await?;
+        let drains = !config.policies.is_empty();
+        preflight::check(&api, &cluster.server, election.as_deref(), drains).await?;
 
         let clock = surroundings.clock.clone();
         let event_metrics = EventMetrics::register(registry)?;
         let (recorder, lane) = Recorder::new(&config.instance, event_metrics, clock.clone());
-        let shared = Shared::new(clock, config.compat, recorder.clone());
+        let mut shared = Shared::new(clock, config.compat, recorder.clone());
+        if drains {
+            let metrics = DrainMetrics::register(registry)?;
+            shared = shared.draining_by(config.policies.clone().into(), metrics);
+        }
         #[cfg(test)]
         let shared = shared.flawed(surroundings.flaw);
         let shared = Arc::new(shared);
+        if let Some(drains) = &shared.drains {
+            DrainMetrics::register_gauges(registry, &shared, drains)?;
+        }
         let pace = Arc::new(Pace::default());
         metrics::register(registry, &shared, &pace)?;
         let evict_metrics = evict::Metrics::register(registry, Arc::clone(&shared.backlog))?;
@@ -143,7 +152,8 @@ impl Prepared {
         let (evict_metrics, order_metrics) = (self.evict_metrics, self.order_metrics);
         let leader_metrics = self.leader_metrics;
         let Surroundings { clock, wall, identity, times, hands, seed, .. } = self.surroundings;
-        let requests = ApiRequests { api: api.clone(), watched: None };
+        let watched = shared.drains.as_ref().map(|drains| Arc::clone(&drains.watched));
+        let requests = ApiRequests { api: api.clone(), watched };
         let evictor = Evictor::new(
             View { shared: Arc::clone(&shared) },
             requests.clone(),
@@ -165,18 +175,20 @@ impl Prepared {
         let carrier = Carrier { evictor, drainer };
         let (stop, blind) = (CancellationToken::new(), CancellationToken::new());
         let in_flight = TaskTracker::new();
-        let pods_listed = CancellationToken::new();
+        let listed = [CancellationToken::new(), CancellationToken::new()];
+        let [nodes_listed, pods_listed] = listed.clone();
         let mut watches = JoinSet::new();
         let metrics = &self.cluster_metrics;
         let nodes = Nodes { shared: Arc::clone(&shared) };
-        let nodes =
-            watch::run(api.clone(), metrics.clone(), nodes, seed, move || nodes_known.open());
+        let nodes = watch::run(api.clone(), metrics.clone(), nodes, seed, move || {
+            nodes_known.open();
+            nodes_listed.cancel();
+        });
         watches.spawn(blind.clone().run_until_cancelled_owned(nodes).map(drop));
         let pods = Pods { shared: Arc::clone(&shared), decoder: PodDecoder::default() };
-        let listed = pods_listed.clone();
         let pods = watch::run(api.clone(), metrics.clone(), pods, !seed, move || {
             pods_known.open();
-            listed.cancel();
+            pods_listed.cancel();
         });
         watches.spawn(blind.clone().run_until_cancelled_owned(pods).map(drop));
         let (leads, resign) = (CancellationToken::new(), CancellationToken::new());
@@ -184,8 +196,8 @@ impl Prepared {
             shared: Arc::clone(&shared),
             api: api.clone(),
             carrier,
-            pace,
-            pods_listed,
+            pace: Arc::clone(&pace),
+            listed,
             in_flight: in_flight.clone(),
             hands,
         };
@@ -194,7 +206,7 @@ impl Prepared {
             time_watch::run(Arc::clone(&shared), api.clone(), self.aligned, move || wall());
         let clocks = tokio::spawn(stop.clone().run_until_cancelled_owned(clocks).map(drop));
         let last_events = CancellationToken::new();
-        let events = tokio::spawn(send_events(lane, api.clone(), last_events.clone()));
+        let events = tokio::spawn(send_events(lane, api.clone(), pace, last_events.clone()));
         let candidate = self.election.map(|namespace| Candidate {
             api,
             namespace,
@@ -321,12 +333,13 @@ async fn elect(
     Ok(())
 }
 
-async fn send_events(lane: EventLane, api: Api, stop: CancellationToken) {
+/// Sends events until `stop`, and lets evictions that wait for a place in the window go first.
+async fn send_events(lane: EventLane, api: Api, pace: Arc<Pace>, stop: CancellationToken) {
     let create = |event: Event| {
         let api = api.clone();
         async move { api.create_event(&event.namespace, &event.object).await }
     };
-    lane.run(create, stop).await;
+    lane.run(create, || pace.is_full(), stop).await;
 }
 
 /// What a task came to, its panic included.

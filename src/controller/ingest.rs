@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use super::state::Shared;
 use crate::cluster::watch::{Index, Source};
-use crate::cluster::{DecodeError, NodeSeen, PodDecoder, PodSeen, decode_node};
+use crate::cluster::{DecodeError, NodeSeen, PodDecoder, PodSeen, decode_node, decode_node_upkeep};
 use crate::model::{Anchors, Node, NodeName, Pod, Uid};
 use crate::taint::anchor::{self, Past};
 use crate::taint::record;
@@ -29,7 +29,10 @@ impl Index for Nodes {
     const SELECT: &str = "";
 
     fn apply(&mut self, object: &Bytes, by: Source) -> Result<Uid, DecodeError> {
-        let node = decode_node(object)?;
+        let node = match &self.shared.drains {
+            Some(drains) => decode_node_upkeep(object, &drains.watched)?,
+            None => decode_node(object)?,
+        };
         let uid = node.uid;
         take_node(&self.shared, node, by);
         Ok(uid)
@@ -95,6 +98,9 @@ pub(super) fn take_node(shared: &Shared, node: Node, by: Source) {
         (Some(before), None, Source::List) => anchor::advance(Past::Recorded(before), node, now),
         (None, ..) => anchor::advance(Past::recorded(recorded(node).as_ref()), node, now),
     };
+    if let Some(drains) = &shared.drains {
+        drains.see(&node);
+    }
     if shared.view.apply_node(node, advance) == NodeSeen::Changed {
         shared.node_changed(name);
     }
@@ -115,7 +121,12 @@ fn new_record(shared: &Shared, node: &Node) -> Option<Anchors> {
 
 /// Takes in that a node is gone.
 pub(super) fn drop_node(shared: &Shared, name: &NodeName, uid: Uid) {
+    let before = shared.view.node_alone(name).filter(|(node, _)| node.uid == uid);
     if shared.view.remove_node(name, uid) == NodeSeen::Changed {
+        shared.node_changed(name.clone());
+    }
+    if let (Some(drains), Some((node, _))) = (&shared.drains, before) {
+        drains.gone(&node);
         shared.node_changed(name.clone());
     }
 }

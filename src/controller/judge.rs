@@ -4,9 +4,8 @@ use std::sync::Arc;
 
 use super::state::Shared;
 use crate::config::Compat;
-use crate::drain::{DrainPhase, Record};
 use crate::evict::{DrainJudge, Judge, Judgement, Order};
-use crate::model::{Anchors, Autoscaler, Kept, Node, Pod, PodRef, Verdict};
+use crate::model::{Anchors, Kept, Node, Pod, PodRef, Verdict};
 use crate::taint::{anchor, decide, upstream};
 
 /// The verdict about `pod` on `node`, by the rules in force. `armed` is the verdict by which it is
@@ -78,17 +77,11 @@ impl DrainJudge for View {
         self.shared.view.pod(&pod.node, pod.uid).map(|facts| facts.pod)
     }
 
-    /// The node itself says so: it is cordoned and in the drain that gave the order.
+    /// The whole decision once more, by the node as it is stored: it must be in the drain that gave
+    /// the order.
     fn still_wanted(&self, _: &PodRef, order: &Order, node: Option<&Node>) -> bool {
-        let Some(upkeep) = node.and_then(|node| node.upkeep.as_deref()) else { return false };
-        let record = upkeep.record.as_deref().and_then(|text| Record::parse(text).ok());
-        let in_session = |record: Record| {
-            record.phase == DrainPhase::Draining && record.session == order.session
-        };
-        record.is_some_and(in_session)
-            && upkeep.unschedulable
-            && !upkeep.terminating
-            && upkeep.autoscaler != Autoscaler::Removing
-            && self.shared.clock.now() < order.deadline
+        let (Some(drains), Some(node)) = (&self.shared.drains, node) else { return false };
+        let now = self.shared.clock.now();
+        now < order.deadline && drains.is_draining(node, &order.session, now)
     }
 }

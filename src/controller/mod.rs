@@ -7,8 +7,10 @@
 //! ```
 //!
 //! [`handler`] is where decisions are asked for: it is the only place that arms or disarms a pod.
-//! [`judge`] lets the evictor ask again, by the same rules.
+//! [`drain`] cordons and drains: the handler asks it what is to be done about a node, and it hands
+//! pods to the same evictor. [`judge`] lets the evictor ask again, by the same rules.
 
+mod drain;
 mod engine;
 #[cfg(test)]
 mod flaw;
@@ -29,5 +31,5 @@ mod state;
 mod time_watch;
 mod work;
 
-pub use preflight::{election_permissions, permissions};
+pub use preflight::{drain_permissions, election_permissions, permissions};
 pub use run::{Failed, Running, StartError, start};

@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::drain::{DrainMetrics, Drains, Reporter};
 use crate::clock::Clock;
 use crate::cluster::View;
 use crate::config::Compat;
+use crate::drain::Policy;
 use crate::evict::{Backlog, Order, Orders};
 use crate::model::{NodeName, PodRef, Uid, Verdict};
 use crate::observe::Recorder;
@@ -75,6 +77,8 @@ pub(super) struct Shared {
     /// Nodes whose record may have to be written.
     pub records: TimedQueue<NodeName, ()>,
     pub backlog: Arc<Backlog>,
+    /// Cordon and drain, where a policy is configured.
+    pub drains: Option<Arc<Drains>>,
     /// Pods that drains have ordered to go.
     pub orders: Arc<Orders>,
     pub recorder: Recorder,
@@ -97,6 +101,7 @@ impl Shared {
             timers: std::array::from_fn(|_| Timers::new()),
             records: TimedQueue::new(),
             backlog: Arc::default(),
+            drains: None,
             orders: Arc::default(),
             recorder,
             leads: AtomicBool::new(false),
@@ -105,6 +110,13 @@ impl Shared {
             #[cfg(test)]
             flaw: None,
         }
+    }
+
+    /// With cordon and drain by these policies.
+    pub(super) fn draining_by(mut self, policies: Arc<[Policy]>, metrics: DrainMetrics) -> Self {
+        let reporter = Reporter { recorder: self.recorder.clone(), metrics };
+        self.drains = Some(Arc::new(Drains::new(policies, reporter)));
+        self
     }
 
     #[cfg(test)]
@@ -148,7 +160,6 @@ impl Shared {
 
     /// Has these pods of a node evicted, in this order. One that has the same order already goes on
     /// with it; another order takes the place of the one before at once.
-    #[allow(dead_code)] // Until the drains are wired in.
     pub(super) fn order_evictions(&self, pods: &[PodRef], order: &Arc<Order>) {
         let timers = &self.timers[shard_of(order.node.as_str())];
         let mut due = Instant::now();
@@ -173,7 +184,6 @@ impl Shared {
     }
 
     /// Drops all orders of a node.
-    #[allow(dead_code)] // Until the drains are wired in.
     pub(super) fn cancel_orders(&self, node: &NodeName) {
         for ordered in self.orders.on(node) {
             self.cancel_order(node, ordered.pod.uid);

@@ -1,4 +1,4 @@
-//! What only the leader does: decide, evict, and keep records.
+//! What only the leader does: decide, evict, drain, and keep records.
 
 use std::sync::Arc;
 
@@ -7,6 +7,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::drain::{self, Conductor};
 use super::engine::ended;
 use super::handler::Decider;
 use super::pump::{self, Carrier};
@@ -23,8 +24,8 @@ pub(super) struct Work {
     pub(super) api: Api,
     pub(super) carrier: Carrier,
     pub(super) pace: Arc<Pace>,
-    /// Cancelled once the pods are known.
-    pub(super) pods_listed: CancellationToken,
+    /// Cancelled once the nodes are known, and once the pods are.
+    pub(super) listed: [CancellationToken; 2],
     /// Evictions and records in flight.
     pub(super) in_flight: TaskTracker,
     pub(super) hands: Hands,
@@ -100,7 +101,7 @@ impl Work {
         if stop.run_until_cancelled(leads.cancelled()).await.is_none() {
             return Ok(());
         }
-        let Self { shared, api, carrier, pace, pods_listed, in_flight, hands } = self;
+        let Self { shared, api, carrier, pace, listed, in_flight, hands } = self;
         shared.lead();
         let decider = Arc::new(Decider { shared: Arc::clone(&shared) });
         let mut tasks = JoinSet::new();
@@ -110,6 +111,11 @@ impl Work {
             tasks.spawn(pump::take_due(Arc::clone(&shared), shard, queue, stop.clone()));
         }
         tasks.spawn(pump::carry(queue, Arc::new(carrier), pace, in_flight.clone(), stop.clone()));
+        if let Some(drains) = &shared.drains {
+            let conductor = Conductor::new(Arc::clone(&shared), Arc::clone(drains), api.clone());
+            tasks.spawn(drain::run(conductor, listed.clone(), stop.clone(), in_flight.clone()));
+        }
+        let [_, pods_listed] = listed;
         let records = records::run(Arc::clone(&shared), api, pods_listed, stop.clone(), in_flight);
         tasks.spawn(records);
         tokio::select! {

@@ -79,7 +79,7 @@ fn number(variable: &str) -> Option<u64> {
 }
 
 #[test]
-#[allow(clippy::print_stderr, reason = "progress of a long run")]
+#[allow(clippy::print_stderr, clippy::disallowed_methods, reason = "the progress of a long run")]
 fn no_story_breaks_a_promise() {
     let seeds = match number("OSTRAKON_SEED") {
         Some(seed) => seed..seed + 1,

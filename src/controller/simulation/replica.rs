@@ -60,7 +60,7 @@ impl Replica {
             ahead: Arc::clone(&ahead),
             working: Arc::clone(&working),
         };
-        tokio::spawn(live(life, receiver));
+        tokio::task::spawn_local(live(life, receiver));
         Self { commands, ahead, working }
     }
 
@@ -173,6 +173,7 @@ async fn prepare(
         },
         election: (broken != Broken::DoesNotElect).then(|| "kube-system".to_owned()),
         instance: identity.to_owned(),
+        policies: Vec::new(),
     };
     let wall = {
         let (clock, ahead) = (clock.clone(), Arc::clone(ahead));

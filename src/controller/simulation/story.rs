@@ -52,7 +52,8 @@ pub(super) fn play(seed: u64, broken: Broken) -> Result<Played, String> {
         .start_paused(true)
         .build()
         .unwrap();
-    runtime.block_on(async { Story::new(seed, broken).play().await })
+    let here = tokio::task::LocalSet::new();
+    here.block_on(&runtime, async { Story::new(seed, broken).play().await })
 }
 
 struct Story {
