@@ -10,7 +10,8 @@
 //! - [`users`] and [`manifests`]: who may talk to the API server. ostrakon is its ServiceAccount,
 //!   with the rights that `deploy/` gives it and no others;
 //! - [`bed`]: all of it started in order; [`arena`]: the namespace and the nodes of one test;
-//! - [`cluster`]: nodes, taints, pods in a line each;
+//! - [`cluster`]: nodes, taints, pods in a line each; [`workloads`]: what makes pods anew, and
+//!   budgets;
 //! - [`ostrakon`]: the program under test as a child process;
 //! - [`fault_proxy`]: stands between the two and misbehaves as told; [`refusal`]: an admission
 //!   policy that says no;
@@ -42,6 +43,7 @@ pub mod request;
 pub mod users;
 pub mod wait;
 pub mod witness;
+pub mod workloads;
 
 pub use arena::Arena;
 pub use bed::{Bed, BedOptions, StartError, TaintEviction};
