@@ -15,7 +15,8 @@
 //! - [`ostrakon`]: the program under test as a child process;
 //! - [`fault_proxy`]: stands between the two and misbehaves as told; [`refusal`]: an admission
 //!   policy that says no;
-//! - [`witness`] and [`audit`]: what happened, seen from outside: when pods went, who asked for it.
+//! - [`witness`], [`tally`] and [`audit`]: what happened, seen from outside: when pods went, how many
+//!   were healthy, who asked for it.
 
 #![allow(
     dead_code,
@@ -40,6 +41,7 @@ pub mod process;
 pub mod program;
 pub mod refusal;
 pub mod request;
+pub mod tally;
 pub mod users;
 pub mod wait;
 pub mod witness;
@@ -53,5 +55,6 @@ pub use fault_proxy::{Answer, Fault, FaultProxy, Match, Rule};
 pub use ostrakon::Ostrakon;
 pub use refusal::Refusal;
 pub use request::Verb;
+pub use tally::Tally;
 pub use users::User;
 pub use witness::Witness;

@@ -52,10 +52,15 @@ impl Placed {
 }
 
 /// Whether a pod's Ready condition holds.
-pub fn is_ready(pod: &Pod) -> bool {
+fn is_ready(pod: &Pod) -> bool {
     let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_deref());
     let mut conditions = conditions.unwrap_or_default().iter();
     conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True")
+}
+
+/// Whether a disruption budget counts the pod as healthy.
+pub fn is_healthy(pod: &Pod) -> bool {
+    is_ready(pod) && pod.metadata.deletion_timestamp.is_none()
 }
 
 impl Arena {

@@ -4,9 +4,11 @@ mod bed;
 mod faults;
 mod rights;
 mod sight;
+mod workloads;
 
 use crate::ctx::Scenario;
 
 pub(crate) fn trials() -> Vec<Scenario> {
-    [bed::trials(), faults::trials(), rights::trials(), sight::trials()].concat()
+    [bed::trials(), faults::trials(), rights::trials(), sight::trials(), workloads::trials()]
+        .concat()
 }

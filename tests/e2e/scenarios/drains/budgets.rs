@@ -7,11 +7,11 @@ use serde_json::json;
 
 use super::policies::QUICK;
 use super::stage::{DRAINED, SOON, Stage, evictions, only_these_evicted};
-use super::tally::Tally;
 use crate::ctx::{Ctx, Scenario, trial};
 use crate::harness::PodRef;
+use crate::harness::Tally;
 use crate::harness::cluster::pod;
-use crate::harness::workloads::{APP, is_ready};
+use crate::harness::workloads::{APP, is_healthy};
 use crate::scenarios::outside::figure;
 
 pub(super) fn trials() -> Vec<Scenario> {
@@ -20,11 +20,6 @@ pub(super) fn trials() -> Vec<Scenario> {
         trial!(a_pod_that_its_budget_holds_is_told_of_and_goes_when_it_may),
         trial!(what_no_budget_ever_lets_go_is_named_and_others_go_on),
     ]
-}
-
-/// Whether a budget counts the pod.
-pub(super) fn is_healthy(pod: &k8s_openapi::api::core::v1::Pod) -> bool {
-    is_ready(pod) && pod.metadata.deletion_timestamp.is_none()
 }
 
 async fn a_budget_whose_room_comes_late_is_never_exceeded(ctx: &Ctx) -> Result<()> {

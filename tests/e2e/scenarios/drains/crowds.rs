@@ -12,14 +12,13 @@ use ostrakon::sim::hollow::Options;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::budgets::is_healthy;
 use super::policies::{self, CLEAR_AFTER, CROWD, policy, with};
 use super::stage::{SOON, Stage, evictions, is_unschedulable};
-use super::tally::Tally;
 use crate::ctx::{Ctx, Scenario, trial};
+use crate::harness::Tally;
 use crate::harness::cluster::{ARENA_LABEL, pod};
 use crate::harness::ostrakon::Launch;
-use crate::harness::workloads::APP;
+use crate::harness::workloads::{APP, is_healthy};
 use crate::harness::{Arena, Bed, NodeRef, Ostrakon, User, Verb, wait};
 use crate::scenarios::outside::figure;
 

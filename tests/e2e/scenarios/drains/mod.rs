@@ -10,7 +10,6 @@ mod policies;
 mod stage;
 mod story;
 mod strain;
-mod tally;
 
 pub(crate) use policies::shared as shared_policies;
 

@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 use tokio::task::AbortHandle;
 
 /// Counts objects that are in a state, from its start on.
-pub(super) struct Tally {
+pub struct Tally {
     counts: Arc<Mutex<Counts>>,
     task: AbortHandle,
 }
@@ -48,7 +48,7 @@ impl Drop for Tally {
 
 impl Tally {
     /// Counts those objects with these labels of which `counts` is true.
-    pub(super) async fn start<K>(api: Api<K>, labels: &str, counts: fn(&K) -> bool) -> Result<Self>
+    pub async fn start<K>(api: Api<K>, labels: &str, counts: fn(&K) -> bool) -> Result<Self>
     where
         K: kube::Resource + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
     {
@@ -69,7 +69,7 @@ impl Tally {
     }
 
     /// The least and the most so far. Fails if the watch has broken.
-    pub(super) fn range(&self) -> Result<(usize, usize)> {
+    pub fn range(&self) -> Result<(usize, usize)> {
         let counts = self.counts.lock();
         ensure!(counts.broken.is_none(), "the watch broke: {:?}", counts.broken);
         Ok((counts.least, counts.most))
