@@ -25,9 +25,9 @@ pub(super) fn trials() -> Vec<Scenario> {
 async fn a_budget_whose_room_comes_late_is_never_exceeded(ctx: &Ctx) -> Result<()> {
     let stage = Stage::set(ctx).await?;
     let n = stage.node("n", QUICK).await?;
-    stage.arena.replica_set("web", 4, pod("web").grace(5)).await?;
-    let pods = stage.arena.healthy("web", 4).await?;
-    stage.arena.budget("web", "web", json!({ "minAvailable": 3 })).await?;
+    stage.arena.replica_set("web", 3, pod("web").grace(5)).await?;
+    let pods = stage.arena.healthy("web", 3).await?;
+    stage.arena.budget("web", "web", json!({ "minAvailable": 2 })).await?;
     stage.arena.budget_allows("web", 1).await?;
     let healthy = Tally::start(stage.arena.pods(), &format!("{APP}=web"), is_healthy).await?;
 
@@ -45,8 +45,8 @@ async fn a_budget_whose_room_comes_late_is_never_exceeded(ctx: &Ctx) -> Result<(
     only_these_evicted(ctx.bed(), &stage.arena, &pods).await?;
     let (least, _) = healthy.range()?;
     let refused = evictions(ctx.bed(), &stage.arena)?.code(429).len();
-    figure(format!("never fewer than {least} healthy pods of 4; {refused} refused evictions"));
-    ensure!(least == 3, "only {least} were healthy");
+    figure(format!("never fewer than {least} healthy pods of 3; {refused} refused evictions"));
+    ensure!(least == 2, "only {least} were healthy");
     Ok(())
 }
 
