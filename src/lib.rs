@@ -7,6 +7,7 @@
 //! - [`taint`]: what a NoExecute taint means for a pod. Pure.
 //! - [`drain`]: which nodes are cordoned and drained, and which of their pods go. Pure.
 //! - [`evict`]: carries verdicts out: asks again, patches, deletes, retries.
+//! - [`leader`]: of several replicas one works, by a lease.
 //! - [`observe`]: metrics, events, HTTP endpoints, logs.
 //! - [`controller`]: wires the rooms into a running process.
 //! - [`cli`] and [`config`]: what a person types, and the one validated form of it.
@@ -23,6 +24,7 @@ pub mod config;
 pub mod controller;
 pub mod drain;
 pub mod evict;
+pub mod leader;
 pub mod model;
 pub mod observe;
 pub mod pipeline;

@@ -206,6 +206,73 @@ async fn a_server_that_is_no_api_server_is_named() {
 }
 
 #[tokio::test]
+async fn a_drain_flag_that_makes_no_sense_is_wrong_usage() {
+    for (args, words) in [
+        (&["--drain-condition=Ready=Unknown"][..], &["column 14", "Ready=Unknown,0s"][..]),
+        (&["--drain-condition=A", "--node-label-expr=a =="], &["column 1", "no known word"]),
+        (&["--skip-drain"], &["--drain-condition"]),
+        (&["--config=x", "--drain-condition=A"], &["cannot be used with"]),
+    ] {
+        let run = run(&[&["run"], args].concat()).await;
+        assert_complains(&run, 2, words);
+    }
+}
+
+#[tokio::test]
+async fn a_configuration_that_cannot_be_used_stops_the_start() {
+    let folder = folder();
+    let started = run_in(folder.path(), &["run", "--config=nowhere.yaml"], &[]).await;
+    assert_complains(&started, 1, &["cannot read --config nowhere.yaml", "No such file"]);
+    for (text, words) in [
+        ("drainPolicies: [{name: p, conditions: []}]", &["policy \"p\", conditions"][..]),
+        ("drainPolicies:\n- {nam: p}", &["nam", "line 2", "docs/config.md"]),
+    ] {
+        std::fs::write(folder.path().join("c.yaml"), text).unwrap();
+        let started = run_in(folder.path(), &["run", "--config=c.yaml"], &[]).await;
+        let words = [&["cannot use --config c.yaml"], words].concat();
+        assert_complains(&started, 1, &words);
+    }
+}
+
+#[tokio::test]
+async fn a_check_names_every_mistake_on_a_line_of_its_own() {
+    let folder = folder();
+    let text = "drainPolicies: [{name: p, conditions: [Ready], headroom: x, deadline: y}]";
+    std::fs::write(folder.path().join("c.yaml"), text).unwrap();
+    let run = run_in(folder.path(), &["config", "check", "c.yaml"], &[]).await;
+    assert_eq!((run.code(), run.stdout.as_str()), (Some(1), ""), "{run:?}");
+    let lines: Vec<_> = run.stderr.lines().collect();
+    assert_eq!(lines.len(), 4, "{run:?}");
+    assert_eq!(lines[0], "error: c.yaml has 3 mistakes");
+    for (line, key) in lines[1..].iter().zip(["conditions[0]", "headroom", "deadline"]) {
+        assert!(line.starts_with(&format!("  policy \"p\", {key}: ")), "{line}");
+    }
+}
+
+#[tokio::test]
+async fn what_draino_was_told_becomes_a_file_that_can_be_used() {
+    let folder = folder();
+    let args = ["config", "from-draino", "--", "--drain-buffer", "5m", "KernelDeadlock"];
+    let written = run_in(folder.path(), &args, &[]).await;
+    assert_eq!((written.code(), written.stderr.as_str()), (Some(0), ""), "{written:?}");
+    std::fs::write(folder.path().join("c.yaml"), &written.stdout).unwrap();
+    let checked = run_in(folder.path(), &["config", "check", "c.yaml"], &[]).await;
+    assert_eq!((checked.code(), checked.stderr.as_str()), (Some(0), ""), "{checked:?}");
+    assert!(checked.stdout.starts_with("c.yaml can be used: 1 drain policy\n"), "{checked:?}");
+    assert!(checked.stdout.contains("11s after the cordon, 5m0s after another"), "{checked:?}");
+}
+
+#[tokio::test]
+async fn what_draino_would_not_take_is_wrong_usage() {
+    let run = run(&["config", "from-draino", "--", "--nonsense", "Ready"]).await;
+    assert_complains(&run, 2, &["draino has no flag --nonsense"]);
+    let run = self::run(&["config", "from-draino", "--", "Ready"]).await;
+    assert_complains(&run, 2, &["every healthy node would be bad", "Ready=Unknown,10m"]);
+    let run = self::run(&["config", "from-draino"]).await;
+    assert_complains(&run, 2, &["ARGUMENT"]);
+}
+
+#[tokio::test]
 async fn help_names_every_flag_with_its_default() {
     let run = run(&["run", "--help"]).await;
     assert_eq!((run.code(), run.stderr.as_str()), (Some(0), ""), "{run:?}");
@@ -222,6 +289,22 @@ async fn help_names_every_flag_with_its_default() {
         "[default: text]",
         "--log-level <LEVEL>",
         "[default: info]",
+        "--config <FILE>",
+        "--drain-condition <CONDITION>",
+        "--node-label-expr <EXPRESSION>",
+        "[default: every node]",
+        "--drain-buffer <DURATION>",
+        "[default: 10m]",
+        "--max-grace-period <DURATION>",
+        "[default: 8m]",
+        "--eviction-headroom <DURATION>",
+        "[default: 30s]",
+        "--skip-drain",
+        "--evict-daemonset-pods",
+        "--evict-statefulset-pods",
+        "--evict-emptydir-pods",
+        "--evict-unreplicated-pods",
+        "--protected-pod-annotation <KEY[=VALUE]>",
     ] {
         let text = run.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(text.contains(words), "no {words:?} in: {}", run.stdout);

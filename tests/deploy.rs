@@ -7,8 +7,11 @@ use std::path::PathBuf;
 
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::ServiceAccount;
-use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule};
-use ostrakon::controller;
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule, Role, RoleBinding};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use ostrakon::cluster::Permission;
+use ostrakon::{controller, leader};
 use serde::de::DeserializeOwned;
 
 fn manifest<T: DeserializeOwned>(file: &str) -> T {
@@ -17,15 +20,21 @@ fn manifest<T: DeserializeOwned>(file: &str) -> T {
     serde_saphyr::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// `VERB RESOURCE[/SUBRESOURCE]` for each right of a rule.
+/// `VERB RESOURCE[.GROUP][/SUBRESOURCE]` for each right of a rule.
 fn rights(rule: &PolicyRule) -> Vec<String> {
-    assert_eq!(rule.api_groups.as_deref(), Some(&[String::new()][..]), "only the core group");
-    assert_eq!(rule.resource_names, None, "a name cannot be known in advance");
+    let [group] = rule.api_groups.as_deref().unwrap_or_default() else {
+        panic!("one group in a rule: {rule:?}")
+    };
     assert_eq!(rule.non_resource_urls, None);
     let resources = rule.resources.as_deref().unwrap_or_default();
     let of_resource = |resource: &String| {
         let verbs = rule.verbs.iter();
-        verbs.map(|verb| format!("{verb} {resource}")).collect::<Vec<_>>()
+        let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
+        let dot = if group.is_empty() { "" } else { "." };
+        let slash = if subresource.is_empty() { "" } else { "/" };
+        verbs
+            .map(|verb| format!("{verb} {resource}{dot}{group}{slash}{subresource}"))
+            .collect::<Vec<_>>()
     };
     resources.iter().flat_map(of_resource).collect()
 }
@@ -35,11 +44,62 @@ fn the_cluster_role_grants_exactly_what_the_program_needs() {
     let role: ClusterRole = manifest("clusterrole.yaml");
     assert_eq!(role.aggregation_rule, None);
     let rules = role.rules.unwrap();
+    for rule in &rules {
+        assert_eq!(rule.resource_names, None, "a name cannot be known in advance: {rule:?}");
+    }
+    assert_grants_exactly(&rules, controller::permissions());
+}
+
+fn assert_grants_exactly(rules: &[PolicyRule], needed: &[Permission]) {
     let granted: Vec<String> = rules.iter().flat_map(rights).collect();
     let distinct: BTreeSet<String> = granted.iter().cloned().collect();
     assert_eq!(granted.len(), distinct.len(), "a right is granted twice: {granted:?}");
-    let needed = controller::permissions().iter().map(ToString::to_string).collect();
-    assert_eq!(distinct, needed);
+    assert_eq!(distinct, needed.iter().map(ToString::to_string).collect());
+}
+
+#[test]
+fn the_role_grants_the_one_lease_where_the_program_looks_for_it() {
+    let role: Role = manifest("role.yaml");
+    let rules = role.rules.unwrap();
+    assert_grants_exactly(&rules, controller::election_permissions());
+    for rule in &rules {
+        let names = (rule.verbs != ["create"]).then(|| vec![leader::LEASE.to_owned()]);
+        assert_eq!(rule.resource_names, names, "{rule:?}");
+    }
+    let binding: RoleBinding = manifest("rolebinding.yaml");
+    assert_eq!(binding.metadata.namespace, role.metadata.namespace);
+    assert_eq!(binding.role_ref.kind, "Role");
+    assert_eq!(Some(&binding.role_ref.name), role.metadata.name.as_ref());
+    let account: ServiceAccount = manifest("serviceaccount.yaml");
+    let subjects = binding.subjects.unwrap();
+    let [subject] = subjects.as_slice() else { panic!("one subject: {subjects:?}") };
+    assert_eq!(Some(&subject.name), account.metadata.name.as_ref());
+    assert_eq!(subject.namespace, account.metadata.namespace);
+
+    let deployment: Deployment = manifest("deployment.yaml");
+    let pod = deployment.spec.unwrap().template.spec.unwrap();
+    let arguments = pod.containers[0].args.clone().unwrap();
+    assert!(!arguments.iter().any(|a| a.contains("leader-elect")), "the default: {arguments:?}");
+    assert_eq!(role.metadata.namespace.as_deref(), Some("kube-system"), "the default");
+}
+
+#[test]
+fn a_roll_out_starts_the_new_replica_before_it_ends_an_old_one_and_a_drain_takes_one() {
+    let deployment: Deployment = manifest("deployment.yaml");
+    let spec = deployment.spec.unwrap();
+    assert_eq!(spec.replicas, Some(2));
+    let update = spec.strategy.unwrap().rolling_update.unwrap();
+    assert_eq!(update.max_unavailable, Some(IntOrString::Int(0)));
+    let labels = spec.template.metadata.unwrap().labels.unwrap();
+    let budget: PodDisruptionBudget = manifest("poddisruptionbudget.yaml");
+    assert_eq!(budget.metadata.namespace, deployment.metadata.namespace);
+    let budget = budget.spec.unwrap();
+    assert_eq!(budget.max_unavailable, Some(IntOrString::Int(1)));
+    assert_eq!(budget.selector.unwrap().match_labels, Some(labels.clone()));
+    let affinity = spec.template.spec.unwrap().affinity.unwrap().pod_anti_affinity.unwrap();
+    let preferred = affinity.preferred_during_scheduling_ignored_during_execution.unwrap();
+    let selector = preferred[0].pod_affinity_term.label_selector.clone().unwrap();
+    assert_eq!(selector.match_labels, Some(labels));
 }
 
 #[test]

@@ -39,7 +39,7 @@ fn sources(folder: &Path, names: &mut BTreeSet<String>) {
 fn every_metric_is_documented_and_no_other() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut code = BTreeSet::new();
-    for room in ["cluster", "controller", "evict", "observe"] {
+    for room in ["cluster", "controller", "evict", "leader", "observe"] {
         sources(&root.join("src").join(room), &mut code);
     }
     assert!(code.len() > 15, "the sources were not found: {code:?}");
@@ -72,7 +72,14 @@ fn the_command_line_reference_is_current() {
         "# Command line\n\nMade from the program; `UPDATE_DOCS=1 cargo test --test docs` brings it up \
          to date.\n",
     );
-    for arguments in [&["--help"][..], &["run", "--help"], &["demo", "--help"]] {
+    for arguments in [
+        &["--help"][..],
+        &["run", "--help"],
+        &["demo", "--help"],
+        &["config", "--help"],
+        &["config", "check", "--help"],
+        &["config", "from-draino", "--help"],
+    ] {
         let help = Command::new(env!("CARGO_BIN_EXE_ostrakon")).args(arguments).output().unwrap();
         assert!(help.status.success());
         let text = String::from_utf8(help.stdout).unwrap();
@@ -88,4 +95,45 @@ fn the_command_line_reference_is_current() {
     }
     let written = fs::read_to_string(&path).unwrap_or_default();
     assert!(written == page, "docs/cli.md is stale: run UPDATE_DOCS=1 cargo test --test docs");
+}
+
+#[test]
+fn the_schema_of_the_configuration_is_current() {
+    let schema = Command::new(env!("CARGO_BIN_EXE_ostrakon")).args(["config", "schema"]).output();
+    let schema = schema.unwrap();
+    assert!(schema.status.success());
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/config.schema.json");
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        fs::write(&path, &schema.stdout).unwrap();
+    }
+    let written = fs::read(&path).unwrap_or_default();
+    let current = written == schema.stdout;
+    assert!(current, "docs/config.schema.json is stale: run UPDATE_DOCS=1 cargo test --test docs");
+}
+
+/// The keys of all objects of a schema.
+fn keys(schema: &serde_json::Value, found: &mut BTreeSet<String>) {
+    if let Some(object) = schema.as_object() {
+        let own = object.get("properties").and_then(|properties| properties.as_object());
+        found.extend(own.into_iter().flat_map(|own| own.keys().cloned()));
+        object.values().for_each(|value| keys(value, found));
+    }
+}
+
+#[test]
+fn every_key_of_the_configuration_is_documented() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let schema = fs::read_to_string(root.join("docs/config.schema.json")).unwrap();
+    let mut known = BTreeSet::new();
+    keys(&serde_json::from_str(&schema).unwrap(), &mut known);
+    assert!(known.len() > 40, "the keys were not found: {known:?}");
+    let document = fs::read_to_string(root.join("docs/config.md")).unwrap();
+    for key in &known {
+        assert!(document.contains(&format!("`{key}`")), "{key} is not in docs/config.md");
+    }
+    // A row for what is no key any more.
+    let rows = document.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
+    for key in rows {
+        assert!(known.contains(key), "{key} is in docs/config.md, and no key");
+    }
 }

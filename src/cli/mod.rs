@@ -1,6 +1,8 @@
 //! What a person types, and what the process answers.
 
+mod config;
 mod demo;
+mod drain;
 mod run;
 
 use std::process::ExitCode;
@@ -35,6 +37,7 @@ struct Arguments {
 enum Command {
     Run(run::Arguments),
     Demo(demo::Arguments),
+    Config(config::Arguments),
 }
 
 impl Command {
@@ -42,7 +45,7 @@ impl Command {
     fn log_format(&self) -> LogFormat {
         match self {
             Self::Run(arguments) => arguments.log_format(),
-            Self::Demo(_) => LogFormat::Text,
+            Self::Demo(_) | Self::Config(_) => LogFormat::Text,
         }
     }
 }
@@ -57,6 +60,7 @@ pub fn main() -> ExitCode {
     let outcome = match arguments.command {
         Command::Run(arguments) => run::run(arguments),
         Command::Demo(arguments) => demo::run(&arguments),
+        Command::Config(arguments) => config::run(&arguments),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -5,12 +5,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
-use clap::Args;
+use clap::{ArgAction, Args};
 use tokio::signal::unix::{SignalKind, signal};
-use tracing::info;
+use tracing::{info, warn};
 
+use super::drain::DrainArguments;
 use crate::cluster::connect;
-use crate::config::{Compat, Config};
+use crate::config::{Compat, Config, lint};
 use crate::controller;
 use crate::observe::{LogFormat, LogLevel, start_logs};
 
@@ -19,8 +20,9 @@ use crate::observe::{LogFormat, LogLevel, start_logs};
 /// The taint-eviction controller of kube-controller-manager must be switched off
 /// (--controllers=*,-taint-eviction-controller): two that evict do not agree.
 ///
-/// SIGTERM or SIGINT stops it: it takes no new work, finishes the requests in flight within 20 s
-/// and exits with 0. A second signal ends it at once.
+/// SIGTERM or SIGINT stops it: it takes no new work, finishes the requests in flight within 20 s,
+/// gives its lease back and exits with 0. A second signal ends it at once. It exits with 1 if it
+/// loses the lease.
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
     /// Kubeconfig file [default: KUBECONFIG, then ~/.kube/config, then the pod's service account]
@@ -40,6 +42,16 @@ pub(super) struct Arguments {
     #[arg(long, value_enum, default_value_t)]
     compat: Compat,
 
+    /// Work only while holding a lease (`ostrakon`, coordination.k8s.io/v1), so that of several
+    /// replicas one works and the others stand by; with =false work at once, and alone
+    #[arg(long, value_name = "BOOL", default_value_t = true, default_missing_value = "true",
+        num_args = 0..=1, require_equals = true, action = ArgAction::Set)]
+    leader_elect: bool,
+
+    /// Namespace of that lease; all replicas in a cluster must name the same
+    #[arg(long, value_name = "NAME", default_value = "kube-system", value_parser = namespace)]
+    leader_elect_namespace: String,
+
     /// Form of the logs, on standard error
     #[arg(long, value_enum, default_value_t)]
     log_format: LogFormat,
@@ -48,6 +60,9 @@ pub(super) struct Arguments {
     /// `info,ostrakon::evict=debug`
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     log_level: LogLevel,
+
+    #[command(flatten)]
+    drain: DrainArguments,
 }
 
 impl Arguments {
@@ -57,15 +72,34 @@ impl Arguments {
     }
 }
 
+/// A text that can be the name of a namespace.
+fn namespace(text: &str) -> Result<String, String> {
+    let is_edge = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+    let is_name = text.starts_with(is_edge)
+        && text.ends_with(is_edge)
+        && text.len() <= 63
+        && text.chars().all(|c| is_edge(c) || c == '-');
+    is_name.then(|| text.to_owned()).ok_or_else(|| {
+        "a namespace's name has at most 63 of a-z, 0-9 and -, and neither begins nor ends with -"
+            .to_owned()
+    })
+}
+
 /// Runs the controller. Returns when it was stopped by a signal.
 pub(super) fn run(arguments: Arguments) -> anyhow::Result<()> {
     start_logs(arguments.log_format, &arguments.log_level);
+    let policies = arguments.drain.policies()?;
+    if !policies.is_empty() {
+        lint(&policies).iter().for_each(|warning| warn!("{warning}"));
+    }
     let config = Config {
         kubeconfig: arguments.kubeconfig,
         context: arguments.context,
         listen: arguments.listen,
         compat: arguments.compat,
+        election: arguments.leader_elect.then_some(arguments.leader_elect_namespace),
         instance: std::env::var("HOSTNAME").unwrap_or_else(|_| "ostrakon".to_owned()),
+        policies,
     };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .thread_name("io")

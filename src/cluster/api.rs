@@ -18,9 +18,12 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, timeout};
 
 use super::connect::chain;
-use super::{Metrics, PodDecoder, decode_node, wire};
+use super::{Metrics, PodDecoder, WriteGate, decode_node, wire};
+
+mod drain;
 mod upkeep;
 
+pub use drain::BudgetRefusal;
 pub use upkeep::{StoredNode, UpkeepPatch};
 
 use crate::model::{Disruption, Node, NodeName, Pod, PodRef, Uid};
@@ -32,16 +35,17 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
 const LARGEST_ANSWER: usize = 256 << 20;
 /// How a small answer is asked for; the server falls back to the second where it has no first.
 const SMALL: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
-const JSON: &str = "application/json";
+pub(super) const JSON: &str = "application/json";
 /// For how long the beginning of an answer of the wrong form is waited for, to quote it.
 const EXCERPT_TIMEOUT: Duration = Duration::from_secs(1);
-const FIELD_MANAGER: &str = "ostrakon";
+pub(super) const FIELD_MANAGER: &str = "ostrakon";
 
-/// Access to the API server. Clones share the connections and the counters.
+/// Access to the API server. Clones share the connections, the counters and the gate.
 #[derive(Clone)]
 pub struct Api {
     client: Client,
     metrics: Metrics,
+    gate: WriteGate,
 }
 
 /// The server's refusal of a request.
@@ -55,6 +59,18 @@ pub struct Answer {
     pub message: String,
     /// How long the server asks to wait.
     pub retry_after: Option<Duration>,
+    /// `details.causes` of the Status: what exactly is in the way.
+    pub causes: Vec<StatusCause>,
+}
+
+/// One cause of a refusal.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct StatusCause {
+    /// For a program, for example `DisruptionBudget`.
+    pub reason: String,
+    /// For a person.
+    pub message: String,
 }
 
 impl Answer {
@@ -79,6 +95,9 @@ pub enum RequestError {
     /// The answer was not what was asked for.
     #[error("{0}")]
     Body(String),
+    /// A write was not sent, since this process does not hold the lease.
+    #[error("not sent: this process does not hold the lease")]
+    NotLeading,
 }
 
 /// The condition by which a pod's owner and its users see why it goes.
@@ -97,6 +116,8 @@ impl Mark {
 pub struct Permission {
     /// For example `delete`.
     pub verb: &'static str,
+    /// For example `policy`; empty for the core group.
+    pub group: &'static str,
     /// For example `pods`.
     pub resource: &'static str,
     /// For example `status`; empty for the resource itself.
@@ -105,22 +126,38 @@ pub struct Permission {
 
 impl std::fmt::Display for Permission {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let dot = if self.group.is_empty() { "" } else { "." };
         let slash = if self.subresource.is_empty() { "" } else { "/" };
-        write!(f, "{} {}{slash}{}", self.verb, self.resource, self.subresource)
+        let Self { verb, group, resource, subresource } = self;
+        write!(f, "{verb} {resource}{dot}{group}{slash}{subresource}")
     }
 }
 
 /// What a request is counted as.
 #[derive(Clone, Copy)]
-struct Label {
-    verb: &'static str,
-    resource: &'static str,
+pub(super) struct Label {
+    pub(super) verb: &'static str,
+    pub(super) resource: &'static str,
+}
+
+impl Label {
+    /// Whether it is for the leader only. To ask for rights changes nothing, and the lease itself
+    /// is how one becomes the leader.
+    fn needs_lease(self) -> bool {
+        !matches!(self.verb, "get" | "list" | "watch")
+            && !matches!(self.resource, "leases" | "selfsubjectaccessreviews")
+    }
 }
 
 impl Api {
     /// Sends requests through `client`, which must not retry by itself.
     pub fn new(client: Client, metrics: Metrics) -> Self {
-        Self { client, metrics }
+        Self { client, metrics, gate: WriteGate::open() }
+    }
+
+    /// Sends writes only while `gate` lets them pass.
+    pub fn gated(self, gate: WriteGate) -> Self {
+        Self { gate, ..self }
     }
 
     /// Sets the pod's `DisruptionTarget` condition, and returns the pod as it is then. Refused with
@@ -225,16 +262,25 @@ impl Api {
         self.write(label, Method::POST, &path, JSON, event).await
     }
 
-    /// Whether the credentials in use have a right, cluster-wide.
+    /// Whether the credentials in use have a right in a namespace, or cluster-wide with an empty
+    /// one; to the object of that name, or to all with an empty one.
     ///
     /// # Errors
     /// See [`RequestError`].
-    pub async fn is_allowed(&self, permission: Permission) -> Result<bool, RequestError> {
+    pub async fn is_allowed(
+        &self,
+        permission: Permission,
+        namespace: &str,
+        name: &str,
+    ) -> Result<bool, RequestError> {
         let body = json!({
             "apiVersion": "authorization.k8s.io/v1",
             "kind": "SelfSubjectAccessReview",
             "spec": {"resourceAttributes": {
+                "namespace": namespace,
+                "name": name,
                 "verb": permission.verb,
+                "group": permission.group,
                 "resource": permission.resource,
                 "subresource": permission.subresource,
             }},
@@ -332,14 +378,21 @@ impl Api {
         self.send(label, request, REQUEST_TIMEOUT).await.map(|(_, body)| body)
     }
 
-    /// Sends a request and reads its whole answer, both within one time limit.
-    async fn send(
+    /// Sends a request and reads its whole answer, both within one time limit. A write is not sent
+    /// unless the gate lets it pass, and not awaited beyond the lease.
+    pub(super) async fn send(
         &self,
         label: Label,
         request: Request<Body>,
         within: Duration,
     ) -> Result<(Response<()>, Bytes), RequestError> {
         let start = Instant::now();
+        let within = if label.needs_lease() {
+            let left = self.gate.left().ok_or(RequestError::NotLeading)?;
+            within.min(left)
+        } else {
+            within
+        };
         let form = request.headers().get(ACCEPT).cloned();
         let exchange = async {
             let response = self.client.send(request).await.map_err(transport)?;
@@ -366,13 +419,15 @@ impl Api {
             Ok(status) => status.as_u16().to_string(),
             Err(RequestError::Status(answer)) => answer.code.to_string(),
             Err(RequestError::Timeout(_)) => "timeout".to_owned(),
-            Err(RequestError::Transport(_) | RequestError::Body(_)) => "error".to_owned(),
+            Err(RequestError::Transport(_) | RequestError::Body(_) | RequestError::NotLeading) => {
+                "error".to_owned()
+            }
         };
         self.metrics.request(label.verb, label.resource, &code, start.elapsed());
     }
 }
 
-fn request(
+pub(super) fn request(
     method: Method,
     path: &str,
     accept: &str,
@@ -407,11 +462,17 @@ fn wrong_form(other: &str, body: &[u8]) -> RequestError {
 /// Reads the Status of a refusal, whatever form it has.
 async fn refusal(response: Response<Body>) -> RequestError {
     #[derive(Default, Deserialize)]
+    #[serde(default)]
     struct Status {
-        #[serde(default)]
         reason: String,
-        #[serde(default)]
         message: String,
+        details: Option<Details>,
+    }
+    #[derive(Default, Deserialize)]
+    #[serde(default, rename_all = "camelCase")]
+    struct Details {
+        causes: Option<Vec<StatusCause>>,
+        retry_after_seconds: u64,
     }
     let code = response.status().as_u16();
     let header = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok());
@@ -420,17 +481,20 @@ async fn refusal(response: Response<Body>) -> RequestError {
     let body = body.map(http_body_util::Collected::to_bytes).unwrap_or_default();
     let protobuf = wire::open(&body, "Status").ok().and_then(|s| wire::Status::decode(s).ok());
     let status = match protobuf {
-        Some(status) => Status { reason: status.reason, message: status.message },
+        Some(status) => Status { reason: status.reason, message: status.message, details: None },
         None => serde_json::from_slice(&body).unwrap_or_else(|_| Status {
-            reason: String::new(),
             message: String::from_utf8_lossy(&body[..body.len().min(200)]).into_owned(),
+            ..Status::default()
         }),
     };
+    let details = status.details.unwrap_or_default();
+    let told = (details.retry_after_seconds > 0).then_some(details.retry_after_seconds);
     RequestError::Status(Answer {
         code,
         reason: status.reason,
         message: status.message.replace('\n', " "),
-        retry_after,
+        retry_after: retry_after.or(told.map(Duration::from_secs)),
+        causes: details.causes.unwrap_or_default(),
     })
 }
 
@@ -442,7 +506,7 @@ fn transport(error: kube::Error) -> RequestError {
     })
 }
 
-fn unreadable(error: impl std::fmt::Display) -> RequestError {
+pub(super) fn unreadable(error: impl std::fmt::Display) -> RequestError {
     RequestError::Body(format!("the answer cannot be read: {error}"))
 }
 

@@ -7,14 +7,22 @@
 mod api;
 mod connect;
 mod decode;
+mod gate;
 mod intern;
+mod lease;
 mod metrics;
+mod owners;
 mod view;
 pub mod watch;
 pub mod wire;
 
-pub use api::{Answer, Api, Mark, Permission, RequestError, StoredNode, UpkeepPatch};
+pub use api::{
+    Answer, Api, BudgetRefusal, Mark, Permission, RequestError, StatusCause, StoredNode,
+    UpkeepPatch,
+};
 pub use connect::{Cluster, ConnectError, connect};
 pub use decode::{DecodeError, PodDecoder, Watched, decode_node, decode_node_upkeep};
+pub use gate::WriteGate;
 pub use metrics::Metrics;
+pub use owners::OwnerLookup;
 pub use view::{NodeFacts, NodeSeen, PodFacts, PodSeen, View};

@@ -1,9 +1,20 @@
-//! One validated configuration of a run.
+//! One validated configuration of a run, from flags and a file.
+
+mod file;
+mod lint;
+#[cfg(test)]
+mod tests;
+mod validate;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::ValueEnum;
+
+use crate::drain::Policy;
+
+pub use lint::lint;
+pub use validate::{Problem, protection};
 
 /// By which rules pods are judged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -38,6 +49,34 @@ pub struct Config {
     pub listen: SocketAddr,
     /// By which rules pods are judged.
     pub compat: Compat,
+    /// Namespace of the lease by which one of several replicas is elected to work; `None` if there
+    /// is but one, which works at once.
+    pub election: Option<String>,
     /// Name of this process in events: the pod's name, or the host's.
     pub instance: String,
+    /// Which nodes are cordoned and drained, and how. Empty: none.
+    pub policies: Vec<Policy>,
+}
+
+/// Why a text is no configuration file.
+#[derive(Debug, thiserror::Error)]
+pub enum FileError {
+    /// It has not the shape of one. The first place is named.
+    #[error("{0}; docs/config.md has all keys")]
+    Shape(String),
+    /// Its settings make no sense. All of them are named.
+    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; also "))]
+    Invalid(Vec<Problem>),
+}
+
+/// Reads a configuration file, in YAML.
+pub fn read_policies(text: &str) -> Result<Vec<Policy>, FileError> {
+    let file = serde_saphyr::from_str(text);
+    let file = file.map_err(|error| FileError::Shape(error.without_snippet().to_string()))?;
+    validate::policies(file).map_err(FileError::Invalid)
+}
+
+/// The JSON schema of a configuration file.
+pub fn schema() -> serde_json::Value {
+    schemars::schema_for!(file::File).to_value()
 }

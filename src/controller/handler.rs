@@ -6,12 +6,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use tokio::time::Instant;
 
+use super::drain;
 use super::judge::verdict;
 use super::state::{NodeKey, PodKey, Shared, TimerKey, Timers, Work};
 use crate::cluster::NodeFacts;
 use crate::config::Compat;
+use crate::drain::Step;
 use crate::evict::State;
 use crate::model::{Anchors, Kept, Node, NodeName, PodRef, Verdict};
 use crate::pipeline::Handler;
@@ -19,6 +22,10 @@ use crate::taint::anchor;
 
 /// Pods that come and go change a node's record rarely: it is looked at this long after one did.
 const RECORD_AFTER_POD: Duration = Duration::from_secs(1);
+
+/// While something is to be done about a node's drain, it is looked at this often: so a drain goes
+/// on whatever a watch does not show.
+const LOOK_AGAIN: Duration = Duration::from_secs(5);
 
 /// Decides about nodes and pods.
 pub(super) struct Decider {
@@ -34,12 +41,14 @@ impl Handler for Decider {
         let timers = &shared.timers[shard];
         let Some(mut facts) = shared.view.node(name) else {
             timers.disarm(&TimerKey::Node(name.clone()));
+            shared.cancel_orders(name);
             return;
         };
         if anchor::gap_deadline(&facts.anchors).is_some() {
             facts = self.grown_older(name, facts);
         }
-        match anchor::gap_deadline(&facts.anchors) {
+        let upkeep = facts.node.as_deref().and_then(|node| self.upkeep(node));
+        match [anchor::gap_deadline(&facts.anchors), upkeep].into_iter().flatten().min() {
             Some(moment) => {
                 let due = shared.clock.instant_of(moment);
                 timers.arm(TimerKey::Node(name.clone()), due, Work::LookAgain);
@@ -67,6 +76,9 @@ impl Handler for Decider {
         let Some(facts) = shared.view.pod(&key.node, key.uid) else {
             timers.disarm(&TimerKey::Pod(key.uid));
             shared.backlog.leave(key.uid);
+            if shared.cancel_order(&key.node, key.uid) {
+                shared.node_changed(key.node.clone());
+            }
             // It may have been the last one that the record was for, and nothing else says so if a
             // new list is what tells that it is gone.
             if let Some((node, anchors)) = shared.view.node_alone(&key.node) {
@@ -84,6 +96,25 @@ impl Handler for Decider {
 }
 
 impl Decider {
+    /// Has done what is to be done about a node's cordon and drain. Returns when to look again.
+    fn upkeep(&self, node: &Node) -> Option<Timestamp> {
+        let shared = &*self.shared;
+        let drains = shared.drains.as_ref()?;
+        let now = shared.clock.now();
+        let step = drains.step(node, now);
+        if !drain::evicts(&step) {
+            shared.cancel_orders(&node.name);
+        }
+        match step {
+            Step::Rest => None,
+            Step::Wait(moment) => Some(moment),
+            Step::Act(_) => {
+                drains.due.arm(node.name.clone(), Instant::now(), ());
+                now.saturating_add(LOOK_AGAIN).ok()
+            }
+        }
+    }
+
     /// Has a node's record looked at in a while, since one of its pods came, changed or went.
     fn look_at_record(&self, name: &NodeName, node: &Node, anchors: &Anchors) {
         let shared = &*self.shared;
@@ -116,7 +147,7 @@ impl Decider {
         let key = TimerKey::Pod(pod.uid);
         let armed = timers.get(&key).and_then(|scheduled| match scheduled.value {
             Work::Evict { verdict, .. } => Some(verdict),
-            Work::LookAgain => None,
+            Work::Drain { .. } | Work::LookAgain => None,
         });
         let verdict = judge(armed.as_ref());
         if let Verdict::Keep(kept) = verdict {

@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use super::state::Shared;
 use crate::cluster::watch::{Index, Source};
-use crate::cluster::{DecodeError, NodeSeen, PodDecoder, PodSeen, decode_node};
+use crate::cluster::{DecodeError, NodeSeen, PodDecoder, PodSeen, decode_node, decode_node_upkeep};
 use crate::model::{Anchors, Node, NodeName, Pod, Uid};
 use crate::taint::anchor::{self, Past};
 use crate::taint::record;
@@ -29,7 +29,10 @@ impl Index for Nodes {
     const SELECT: &str = "";
 
     fn apply(&mut self, object: &Bytes, by: Source) -> Result<Uid, DecodeError> {
-        let node = decode_node(object)?;
+        let node = match &self.shared.drains {
+            Some(drains) => decode_node_upkeep(object, &drains.watched)?,
+            None => decode_node(object)?,
+        };
         let uid = node.uid;
         take_node(&self.shared, node, by);
         Ok(uid)
@@ -84,24 +87,44 @@ impl Index for Pods {
 pub(super) fn take_node(shared: &Shared, node: Node, by: Source) {
     let name = node.name.clone();
     let now = shared.clock.now();
-    let advance = |before: Option<&Anchors>, node: &Node| match (before, by) {
-        (Some(before), Source::Watch) => anchor::advance(Past::Watched(before), node, now),
-        (Some(before), Source::List) => anchor::advance(Past::Recorded(before), node, now),
-        (None, _) => {
-            // A record that cannot be read is reported and replaced by the record lane.
-            let text = node.since_annotation.as_deref();
-            let recorded = text.and_then(|text| record::parse(text).ok());
-            anchor::advance(Past::recorded(recorded.as_ref()), node, now)
+    let news = (!shared.leads()).then(|| new_record(shared, &node)).flatten();
+    let advance = |before: Option<&Anchors>, node: &Node| match (before, &news, by) {
+        (Some(before), Some(record), _) => {
+            anchor::advance(Past::Recorded(&anchor::adopted(before, record)), node, now)
         }
+        (Some(before), None, Source::Watch) => anchor::advance(Past::Watched(before), node, now),
+        (Some(before), None, Source::List) => anchor::advance(Past::Recorded(before), node, now),
+        (None, ..) => anchor::advance(Past::recorded(recorded(node).as_ref()), node, now),
     };
+    if let Some(drains) = &shared.drains {
+        drains.see(&node);
+    }
     if shared.view.apply_node(node, advance) == NodeSeen::Changed {
         shared.node_changed(name);
     }
 }
 
+/// What the node's record says. One that cannot be read is reported and replaced by the record
+/// lane.
+fn recorded(node: &Node) -> Option<Anchors> {
+    record::parse(node.since_annotation.as_deref()?).ok()
+}
+
+/// What a version of a node says that the leader has recorded since the version before.
+fn new_record(shared: &Shared, node: &Node) -> Option<Anchors> {
+    let (before, _) = shared.view.node_alone(&node.name)?;
+    let is_new = before.uid == node.uid && before.since_annotation != node.since_annotation;
+    is_new.then(|| recorded(node)).flatten()
+}
+
 /// Takes in that a node is gone.
 pub(super) fn drop_node(shared: &Shared, name: &NodeName, uid: Uid) {
+    let before = shared.view.node_alone(name).filter(|(node, _)| node.uid == uid);
     if shared.view.remove_node(name, uid) == NodeSeen::Changed {
+        shared.node_changed(name.clone());
+    }
+    if let (Some(drains), Some((node, _))) = (&shared.drains, before) {
+        drains.gone(&node);
         shared.node_changed(name.clone());
     }
 }

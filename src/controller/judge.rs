@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::state::Shared;
 use crate::config::Compat;
-use crate::evict::{Judge, Judgement};
+use crate::evict::{DrainJudge, Judge, Judgement, Order};
 use crate::model::{Anchors, Kept, Node, Pod, PodRef, Verdict};
 use crate::taint::{anchor, decide, upstream};
 
@@ -59,5 +59,18 @@ impl Judge for View {
             (None, _) => Anchors::default(),
         };
         verdict(&self.shared, pod, node, &anchors, Some(armed))
+    }
+}
+
+impl DrainJudge for View {
+    fn known(&self, pod: &PodRef) -> Option<Arc<Pod>> {
+        self.shared.view.pod(&pod.node, pod.uid).map(|facts| facts.pod)
+    }
+
+    /// The whole decision once more, by the node as it is stored: it must be in the drain that gave
+    /// the order.
+    fn still_wanted(&self, _: &PodRef, order: &Order, node: Option<&Node>) -> bool {
+        let (Some(drains), Some(node)) = (&self.shared.drains, node) else { return false };
+        drains.is_draining(node, &order.session, self.shared.clock.now())
     }
 }

@@ -7,8 +7,10 @@
 //! ```
 //!
 //! [`handler`] is where decisions are asked for: it is the only place that arms or disarms a pod.
-//! [`judge`] lets the evictor ask again, by the same rules.
+//! [`drain`] cordons and drains: the handler asks it what is to be done about a node, and it hands
+//! pods to the same evictor. [`judge`] lets the evictor ask again, by the same rules.
 
+mod drain;
 mod handler;
 mod ingest;
 mod judge;
@@ -22,6 +24,7 @@ mod run;
 mod stage;
 mod state;
 mod time_watch;
+mod work;
 
-pub use preflight::permissions;
+pub use preflight::{election_permissions, permissions};
 pub use run::{Failed, Running, StartError, start};

@@ -1,6 +1,7 @@
 //! Looks before the start whether the cluster answers and all rights are there.
 
 use crate::cluster::{Api, Permission, RequestError};
+use crate::leader;
 
 /// Every right that a run needs. `deploy/` grants these and no others; a test compares the two.
 const NEEDED: [Permission; 10] = [
@@ -26,7 +27,20 @@ const fn needed(
     resource: &'static str,
     subresource: &'static str,
 ) -> Permission {
-    Permission { verb, resource, subresource }
+    Permission { verb, group: "", resource, subresource }
+}
+
+/// The rights to the lease, in its namespace, that a run needs which takes part in an election.
+const FOR_ELECTION: [Permission; 3] = [on_leases("create"), on_leases("get"), on_leases("update")];
+
+/// What a run needs on top to elect a leader: in the namespace of the lease, and but for `create`,
+/// which knows no names, only on the lease itself.
+pub fn election_permissions() -> &'static [Permission] {
+    &FOR_ELECTION
+}
+
+const fn on_leases(verb: &'static str) -> Permission {
+    Permission { verb, group: "coordination.k8s.io", resource: "leases", subresource: "" }
 }
 
 /// The cluster cannot be worked with.
@@ -60,13 +74,52 @@ pub enum PreflightError {
     /// Rights are missing.
     #[error("missing permission: {0}; apply the ClusterRole in deploy/kustomize/base")]
     Missing(String),
+    /// Rights to the lease are missing.
+    #[error(
+        "missing permission: {missing} in namespace {namespace}; apply the Role in \
+         deploy/kustomize/base, name another namespace with --leader-elect-namespace, or run one \
+         replica with --leader-elect=false"
+    )]
+    MissingLease {
+        /// The rights.
+        missing: String,
+        /// Where the lease would be.
+        namespace: String,
+    },
 }
 
-/// Asks the API server for every right that is needed.
-pub(super) async fn check(api: &Api, server: &str) -> Result<(), PreflightError> {
+/// Asks the API server for every right that is needed; those to the lease in the namespace
+/// `election`, if there is one.
+pub(super) async fn check(
+    api: &Api,
+    server: &str,
+    election: Option<&str>,
+) -> Result<(), PreflightError> {
+    let missing = missing(api, server, permissions(), "").await?;
+    if !missing.is_empty() {
+        return Err(PreflightError::Missing(missing));
+    }
+    let Some(namespace) = election else { return Ok(()) };
+    let missing = self::missing(api, server, election_permissions(), namespace).await?;
+    if missing.is_empty() {
+        return Ok(());
+    }
+    Err(PreflightError::MissingLease { missing, namespace: namespace.to_owned() })
+}
+
+/// Those of the permissions that are not there, in words.
+async fn missing(
+    api: &Api,
+    server: &str,
+    needed: &[Permission],
+    namespace: &str,
+) -> Result<String, PreflightError> {
     let mut missing = Vec::new();
-    for &permission in permissions() {
-        match api.is_allowed(permission).await {
+    for &permission in needed {
+        // Objects are created under any name or none.
+        let named = !namespace.is_empty() && permission.verb != "create";
+        let name = if named { leader::LEASE } else { "" };
+        match api.is_allowed(permission, namespace, name).await {
             Ok(true) => {}
             Ok(false) => missing.push(permission.to_string()),
             Err(cause) => {
@@ -75,15 +128,13 @@ pub(super) async fn check(api: &Api, server: &str) -> Result<(), PreflightError>
                     RequestError::Status(answer) if answer.code == 401 => {
                         PreflightError::Unauthorized(cause)
                     }
-                    RequestError::Status(_) | RequestError::Body(_) => {
-                        PreflightError::Refused { server, cause }
-                    }
                     RequestError::Timeout(_) | RequestError::Transport(_) => {
                         PreflightError::Unreachable { server, cause }
                     }
+                    _ => PreflightError::Refused { server, cause },
                 });
             }
         }
     }
-    if missing.is_empty() { Ok(()) } else { Err(PreflightError::Missing(missing.join(", "))) }
+    Ok(missing.join(", "))
 }

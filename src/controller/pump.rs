@@ -12,13 +12,44 @@ use tokio_util::task::TaskTracker;
 use super::judge::View;
 use super::requests::{ApiRequests, ByEvents};
 use super::state::{Shared, TimerKey, Work};
-use crate::evict::{Evictor, Job, Outcome, Pace, Turns};
+use crate::evict::{Drainer, Evictor, Job, OrderState, OrderedJob, Outcome, Pace, Turns};
+use crate::model::PodRef;
 use crate::pipeline::{self, Fired, Token};
 
 /// Pause before an eviction comes again that ended without an outcome.
 const AFTER_PANIC: Duration = Duration::from_secs(10);
 
-pub(super) type Carrier = Evictor<View, ApiRequests, ByEvents>;
+/// Carries out evictions of both kinds.
+pub(super) struct Carrier {
+    pub evictor: Evictor<View, ApiRequests, ByEvents>,
+    pub drainer: Drainer<View, ApiRequests, ByEvents>,
+}
+
+/// An eviction that was handed out.
+#[derive(Clone, Debug)]
+pub(super) enum Task {
+    /// A taint condemns the pod.
+    Evict(Job),
+    /// A drain has ordered it to go.
+    Drain(OrderedJob),
+}
+
+impl Task {
+    fn pod(&self) -> &PodRef {
+        match self {
+            Self::Evict(job) => &job.pod,
+            Self::Drain(job) => &job.pod,
+        }
+    }
+
+    /// What goes back into the timers, to come again.
+    fn into_work(self) -> Work {
+        match self {
+            Self::Evict(Job { pod, verdict, .. }) => Work::Evict { pod, verdict },
+            Self::Drain(OrderedJob { pod, order, .. }) => Work::Drain { pod, order },
+        }
+    }
+}
 
 /// Evictions that are due and wait for a place in the evictor's window.
 #[derive(Default)]
@@ -47,16 +78,26 @@ pub(super) async fn take_due(
                 // It is in the backlog from now on, also while it waits for its turn.
                 shared.backlog.enter(&pod, &verdict, due);
                 let node = pod.node.clone();
-                let job = Job { pod, verdict, due };
-                let handed_out = HandedOut::new(&shared, shard, key, token, job);
+                let task = Task::Evict(Job { pod, verdict, due });
+                let handed_out = HandedOut::new(&shared, shard, key, token, task);
                 queue.turns.lock().push(&node, is_retry, handed_out);
                 queue.changed.notify_one();
             }
-            (TimerKey::Node(name), _) => {
+            (_, Work::Drain { pod, order }) => {
+                let node = pod.node.clone();
+                let is_retry =
+                    shared.orders.get(pod.uid).is_some_and(|o| o.state != OrderState::Due);
+                let task = Task::Drain(OrderedJob { pod, order, due });
+                let handed_out = HandedOut::new(&shared, shard, key, token, task);
+                queue.turns.lock().push(&node, is_retry, handed_out);
+                queue.changed.notify_one();
+            }
+            (TimerKey::Node(name), Work::Evict { .. } | Work::LookAgain) => {
                 timers.complete(&key, token, pipeline::Outcome::Done);
                 shared.node_changed(name.clone());
             }
-            (TimerKey::Pod(_), Work::LookAgain) => {
+            (TimerKey::Drained(_), Work::Evict { .. } | Work::LookAgain)
+            | (TimerKey::Pod(_), Work::LookAgain) => {
                 timers.complete(&key, token, pipeline::Outcome::Done);
             }
         }
@@ -67,7 +108,7 @@ pub(super) async fn take_due(
 /// in flight then go on, tracked by `in_flight`.
 pub(super) async fn carry(
     queue: Arc<Queue>,
-    evictor: Arc<Carrier>,
+    carrier: Arc<Carrier>,
     pace: Arc<Pace>,
     in_flight: TaskTracker,
     stop: CancellationToken,
@@ -79,9 +120,14 @@ pub(super) async fn carry(
                 break;
             };
             let place = Place { pace: Arc::clone(&pace), queue: Arc::clone(&queue) };
-            let evictor = Arc::clone(&evictor);
+            let carrier = Arc::clone(&carrier);
             in_flight.spawn(async move {
-                let outcome = evictor.carry_out(handed_out.job()).await;
+                let outcome = match &handed_out.task {
+                    Task::Evict(job) => carrier.evictor.carry_out(job).await,
+                    // Cancelled while it waited for its turn.
+                    Task::Drain(_) if !handed_out.is_current() => Outcome::Reconsider,
+                    Task::Drain(job) => carrier.drainer.carry_out(job).await,
+                };
                 handed_out.finish(&outcome);
                 drop(place);
             });
@@ -115,7 +161,7 @@ pub(super) struct HandedOut {
     shard: usize,
     key: TimerKey,
     token: Token,
-    job: Job,
+    task: Task,
     finished: bool,
 }
 
@@ -125,13 +171,14 @@ impl HandedOut {
         shard: usize,
         key: TimerKey,
         token: Token,
-        job: Job,
+        task: Task,
     ) -> Self {
-        Self { shared: Arc::clone(shared), shard, key, token, job, finished: false }
+        Self { shared: Arc::clone(shared), shard, key, token, task, finished: false }
     }
 
-    pub(super) fn job(&self) -> &Job {
-        &self.job
+    /// Whether it is still wanted: it was not disarmed since.
+    fn is_current(&self) -> bool {
+        self.shared.timers[self.shard].is_current(&self.key, self.token)
     }
 
     pub(super) fn finish(mut self, outcome: &Outcome) {
@@ -139,8 +186,17 @@ impl HandedOut {
         match outcome {
             Outcome::Reconsider => {
                 let timers = &self.shared.timers[self.shard];
-                timers.complete(&self.key, self.token, pipeline::Outcome::Done);
-                self.shared.pod_changed(self.job.pod.node.clone(), self.job.pod.uid);
+                let was_current = timers.complete(&self.key, self.token, pipeline::Outcome::Done);
+                let PodRef { node, uid, .. } = self.task.pod();
+                match &self.task {
+                    Task::Evict(_) => self.shared.pod_changed(node.clone(), *uid),
+                    // Unless there is another order by now, that one is over.
+                    Task::Drain(_) if was_current && timers.get(&self.key).is_none() => {
+                        self.shared.orders.leave(*uid);
+                        self.shared.node_changed(node.clone());
+                    }
+                    Task::Drain(_) => {}
+                }
             }
             Outcome::Again(pause) => self.again(*pause),
         }
@@ -155,7 +211,7 @@ impl HandedOut {
     }
 
     fn again(&self, pause: Duration) {
-        let value = Work::Evict { pod: self.job.pod.clone(), verdict: self.job.verdict.clone() };
+        let value = self.task.clone().into_work();
         let retry = pipeline::Outcome::Retry { not_before: Instant::now() + pause, value };
         self.shared.timers[self.shard].complete(&self.key, self.token, retry);
     }
@@ -165,9 +221,13 @@ impl Drop for HandedOut {
     fn drop(&mut self) {
         // One that is dropped at the stop goes nowhere: the next process finds the pod itself.
         if !self.finished && std::thread::panicking() {
-            tracing::error!(pod = %self.job.pod, uid = %self.job.pod.uid,
+            let pod = self.task.pod();
+            tracing::error!(%pod, uid = %pod.uid,
                 "the eviction panicked; it will be tried again");
             self.again(AFTER_PANIC);
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

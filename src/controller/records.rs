@@ -164,6 +164,7 @@ mod tests {
             let events = EventMetrics::register(&registry).unwrap();
             let (recorder, _) = Recorder::new("test", events, clock.clone());
             let shared = Arc::new(Shared::new(clock, Compat::None, recorder));
+            shared.lead();
             let metrics = Metrics::register(&registry).unwrap();
             let api = Api::new(Client::new(service, "default"), metrics);
             let pods_listed = CancellationToken::new();

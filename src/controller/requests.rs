@@ -1,35 +1,74 @@
 //! The evictor's requests, carried by the API client.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::cluster::{Api, RequestError};
-use crate::evict::{Failure, FailureKind, Notices, Requests};
+use crate::cluster::{Api, BudgetRefusal, RequestError, Watched};
+use crate::evict::{
+    DrainNotices, DrainRequests, Failure, FailureKind, Notices, Order, Refused, Requests,
+};
 use crate::model::{Node, NodeName, Pod, PodRef, Verdict};
 use crate::observe::Recorder;
 
 /// Sends an evictor's requests to the API server.
 #[derive(Clone)]
-pub(super) struct ApiRequests(pub Api);
+pub(super) struct ApiRequests {
+    pub api: Api,
+    /// What drain policies need to know of a node, where one is configured.
+    pub watched: Option<Arc<Watched>>,
+}
 
 impl Requests for ApiRequests {
     async fn mark(&self, pod: &Pod, now: Timestamp) -> Result<Pod, Failure> {
-        self.0.mark_pod(pod, now).await.map_err(failure)
+        self.api.mark_pod(pod, now).await.map_err(failure)
     }
 
     async fn delete(&self, pod: &PodRef) -> Result<(), Failure> {
-        self.0.delete_pod(pod).await.map_err(failure)
+        self.api.delete_pod(pod).await.map_err(failure)
     }
 
     async fn pod(&self, pod: &PodRef) -> Result<Option<Pod>, Failure> {
-        let holder = self.0.pod(pod).await.map_err(failure)?;
+        let holder = self.api.pod(pod).await.map_err(failure)?;
         Ok(holder.filter(|holder| holder.uid == pod.uid))
     }
 
     async fn node(&self, name: &NodeName) -> Result<Option<Node>, Failure> {
-        self.0.node(name).await.map_err(failure)
+        let Some(watched) = &self.watched else {
+            return self.api.node(name).await.map_err(failure);
+        };
+        let stored = self.api.stored_node(name, watched).await.map_err(failure)?;
+        Ok(stored.map(|stored| stored.node))
     }
+}
+
+impl DrainRequests for ApiRequests {
+    async fn evict(&self, pod: &PodRef, grace: Option<i64>) -> Result<(), Refused> {
+        self.api.evict_pod(pod, grace).await.map_err(refused)
+    }
+
+    async fn delete_within(&self, pod: &PodRef, grace: Option<i64>) -> Result<(), Failure> {
+        self.api.delete_pod_within(pod, grace).await.map_err(failure)
+    }
+
+    async fn budgets_over(&self, pod: &PodRef) -> Result<Vec<Arc<str>>, Failure> {
+        self.api.budgets_over(pod).await.map_err(failure)
+    }
+}
+
+/// What a refused eviction means.
+fn refused(error: RequestError) -> Refused {
+    if let RequestError::Status(answer) = &error {
+        match answer.by_budget() {
+            Some(BudgetRefusal::Several) => return Refused::SeveralBudgets,
+            Some(BudgetRefusal::UsedUp { budget, message }) => {
+                return Refused::Blocked { budget, message, after: answer.retry_after };
+            }
+            None => {}
+        }
+    }
+    Refused::Other(failure(error))
 }
 
 /// What a failed request means for an eviction.
@@ -53,6 +92,7 @@ fn failure(error: RequestError) -> Failure {
         RequestError::Timeout(_) => retry(FailureKind::Timeout, None),
         RequestError::Transport(_) => retry(FailureKind::Connection, None),
         RequestError::Body(_) => retry(FailureKind::Unexpected, None),
+        RequestError::NotLeading => retry(FailureKind::NotLeading, None),
     }
 }
 
@@ -70,10 +110,34 @@ impl Notices for ByEvents {
     }
 }
 
+impl DrainNotices for ByEvents {
+    fn evicting(&self, pod: &PodRef, order: &Order) {
+        self.0.draining(pod, &order.policy, order.delete);
+    }
+
+    fn blocked(&self, pod: &PodRef, _: &Order, message: &str) {
+        self.0.drain_blocked(pod, "budget", message);
+    }
+
+    fn several_budgets(&self, pod: &PodRef, _: &Order, budgets: &[Arc<str>]) {
+        let names = if budgets.is_empty() { "unknown".to_owned() } else { budgets.join(", ") };
+        let message = format!(
+            "more than one disruption budget selects it ({names}), and Kubernetes then never evicts \
+             it; leave it one"
+        );
+        self.0.drain_blocked(pod, "several budgets", &message);
+    }
+
+    fn failing(&self, pod: &PodRef, _: &Order, kind: FailureKind, message: &str) {
+        let message = format!("{}: {message}; trying again", kind.label());
+        self.0.drain_blocked(pod, kind.label(), &message);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::Answer;
+    use crate::cluster::{Answer, StatusCause};
 
     fn refused(code: u16, reason: &str) -> Failure {
         let after = Some(Duration::from_secs(3));
@@ -82,6 +146,7 @@ mod tests {
             reason: reason.to_owned(),
             message: String::new(),
             retry_after: after,
+            causes: Vec::new(),
         }))
     }
 
@@ -89,6 +154,40 @@ mod tests {
     fn only_the_api_servers_own_404_means_gone() {
         assert_eq!(refused(404, "NotFound"), Failure::Gone);
         assert!(matches!(refused(404, ""), Failure::Retry { .. }));
+    }
+
+    #[test]
+    fn an_eviction_that_a_budget_refuses_is_no_failure() {
+        let answer = |code, message: &str, cause: Option<&str>| Answer {
+            code,
+            reason: String::new(),
+            message: message.to_owned(),
+            retry_after: Some(Duration::from_secs(10)),
+            causes: cause
+                .map(|message| StatusCause {
+                    reason: "DisruptionBudget".to_owned(),
+                    message: message.to_owned(),
+                })
+                .into_iter()
+                .collect(),
+        };
+        let words = "The disruption budget web needs 2 healthy pods and has 1 currently";
+        let blocked = super::refused(RequestError::Status(answer(429, "no", Some(words))));
+        assert_eq!(
+            blocked,
+            Refused::Blocked {
+                budget: Some("web".to_owned()),
+                message: words.to_owned(),
+                after: Some(Duration::from_secs(10)),
+            }
+        );
+        let several = "This pod has more than one PodDisruptionBudget, which is not supported.";
+        let several = super::refused(RequestError::Status(answer(500, several, None)));
+        assert_eq!(several, Refused::SeveralBudgets);
+        for code in [429, 500, 504] {
+            let other = super::refused(RequestError::Status(answer(code, "no", None)));
+            assert!(matches!(other, Refused::Other(Failure::Retry { .. })), "{code}: {other:?}");
+        }
     }
 
     #[test]

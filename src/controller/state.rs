@@ -1,16 +1,23 @@
 //! What the parts of a running controller share.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::drain::{DrainMetrics, Drains, Reporter};
 use crate::clock::Clock;
 use crate::cluster::View;
 use crate::config::Compat;
-use crate::evict::Backlog;
+use crate::drain::Policy;
+use crate::evict::{Backlog, Order, Orders};
 use crate::model::{NodeName, PodRef, Uid, Verdict};
 use crate::observe::Recorder;
-use crate::pipeline::{SHARDS, Sharded, TimedQueue, WorkQueue};
+use crate::pipeline::{SHARDS, Sharded, TimedQueue, WorkQueue, shard_of};
+
+/// Between the pods of one order, so that they come due in the order in which they were given.
+const IN_A_ROW: Duration = Duration::from_millis(1);
 
 /// A node in the node queue, by its name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -38,7 +45,10 @@ impl Sharded for PodKey {
 /// What a timer is for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum TimerKey {
+    /// A pod that the taints of its node condemn.
     Pod(Uid),
+    /// A pod that the drain of its node has ordered to go. It may be condemned as well.
+    Drained(Uid),
     Node(NodeName),
 }
 
@@ -47,6 +57,8 @@ pub(super) enum TimerKey {
 pub(super) enum Work {
     /// Remove the pod.
     Evict { pod: PodRef, verdict: Verdict },
+    /// Evict the pod for a drain.
+    Drain { pod: PodRef, order: Arc<Order> },
     /// Look at the node again.
     LookAgain,
 }
@@ -65,7 +77,12 @@ pub(super) struct Shared {
     /// Nodes whose record may have to be written.
     pub records: TimedQueue<NodeName, ()>,
     pub backlog: Arc<Backlog>,
+    /// Cordon and drain, where a policy is configured.
+    pub drains: Option<Arc<Drains>>,
+    /// Pods that drains have ordered to go.
+    pub orders: Arc<Orders>,
     pub recorder: Recorder,
+    leads: AtomicBool,
 }
 
 impl Shared {
@@ -79,16 +96,80 @@ impl Shared {
             timers: std::array::from_fn(|_| Timers::new()),
             records: TimedQueue::new(),
             backlog: Arc::default(),
+            drains: None,
+            orders: Arc::default(),
             recorder,
+            leads: AtomicBool::new(false),
         }
     }
 
-    pub(super) fn node_changed(&self, name: NodeName) {
-        self.nodes.add(NodeKey(name));
+    /// With cordon and drain by these policies.
+    pub(super) fn draining_by(mut self, policies: Arc<[Policy]>, metrics: DrainMetrics) -> Self {
+        let reporter = Reporter { recorder: self.recorder.clone(), metrics };
+        self.drains = Some(Arc::new(Drains::new(policies, reporter)));
+        self
     }
 
+    /// Begins to work: all that is known is queued, and from now on what changes.
+    pub(super) fn lead(&self) {
+        // Before the view is read: what comes in now is either in it, or queued by who brings it.
+        self.leads.store(true, Ordering::SeqCst);
+        let mut names = self.view.node_names();
+        names.sort_unstable();
+        for name in names {
+            self.node_changed(name);
+        }
+    }
+
+    /// Whether this process works, or stands by.
+    pub(super) fn leads(&self) -> bool {
+        self.leads.load(Ordering::SeqCst)
+    }
+
+    /// Queues the node. While this process stands by, the view is all that is kept.
+    pub(super) fn node_changed(&self, name: NodeName) {
+        if self.leads() {
+            self.nodes.add(NodeKey(name));
+        }
+    }
+
+    /// Queues the pod, likewise.
     pub(super) fn pod_changed(&self, node: NodeName, uid: Uid) {
-        self.pods.add(PodKey { node, uid });
+        if self.leads() {
+            self.pods.add(PodKey { node, uid });
+        }
+    }
+
+    /// Has these pods of a node evicted, in this order. One that has the same order already goes on
+    /// with it; another order takes the place of the one before at once.
+    pub(super) fn order_evictions(&self, pods: &[PodRef], order: &Arc<Order>) {
+        let timers = &self.timers[shard_of(order.node.as_str())];
+        let mut due = Instant::now();
+        for pod in pods {
+            let key = TimerKey::Drained(pod.uid);
+            let work = Work::Drain { pod: pod.clone(), order: Arc::clone(order) };
+            if timers.get(&key).is_some_and(|scheduled| scheduled.value == work) {
+                continue;
+            }
+            // What the order before waits for does not hold for this one.
+            timers.disarm(&key);
+            self.orders.enter(pod, order);
+            timers.arm(key, due, work);
+            due += IN_A_ROW;
+        }
+    }
+
+    /// Drops the order of a pod, if it has one. Its request may be on its way already.
+    pub(super) fn cancel_order(&self, node: &NodeName, uid: Uid) -> bool {
+        self.timers[shard_of(node.as_str())].disarm(&TimerKey::Drained(uid));
+        self.orders.leave(uid)
+    }
+
+    /// Drops all orders of a node.
+    pub(super) fn cancel_orders(&self, node: &NodeName) {
+        for ordered in self.orders.on(node) {
+            self.cancel_order(node, ordered.pod.uid);
+        }
     }
 
     /// When the work that a verdict calls for is due; `None` if it calls for none.
@@ -105,6 +186,8 @@ impl Shared {
         let due = |work: &Work| match work {
             Work::Evict { verdict, .. } => self.due(verdict),
             Work::LookAgain => Some(Instant::now()),
+            // A pause, not a moment of the clock.
+            Work::Drain { .. } => None,
         };
         self.timers.iter().map(|timers| timers.rearm_all(due)).sum()
     }

@@ -6,129 +6,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::pods::{Phase, Resident};
-use crate::model::Labels;
-
-/// A `PodDisruptionBudget`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Budget {
-    /// Namespace.
-    pub namespace: Arc<str>,
-    /// Name.
-    pub name: Arc<str>,
-    /// Which pods of its namespace it guards.
-    pub selector: Selector,
-    /// What it demands; `None` if it demands nothing, or what is not known.
-    pub demand: Option<Demand>,
-    /// It lets pods that are not Ready go in any case (`AlwaysAllow`); otherwise only while the
-    /// others suffice (`IfHealthyBudget`).
-    pub lets_unready_go: bool,
-    /// Its status is about its newest spec.
-    pub observed: bool,
-    /// Its status: healthy pods there are.
-    pub healthy: i32,
-    /// Its status: healthy pods there must be.
-    pub desired: i32,
-    /// Its status: pods there should be.
-    pub expected: i32,
-    /// Its status: pods that may go now.
-    pub allowed: i32,
-}
-
-/// What a budget demands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Demand {
-    /// `minAvailable`.
-    MinAvailable(Amount),
-    /// `maxUnavailable`.
-    MaxUnavailable(Amount),
-}
-
-/// A number of pods.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Amount {
-    /// So many.
-    Count(i32),
-    /// So many of a hundred, rounded up.
-    Percent(i32),
-}
-
-/// Selects pods by their labels: all requirements must hold, so one without any selects all.
-/// `Nothing` is the absent selector and one that cannot be read, as for Kubernetes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Selector {
-    /// No pod.
-    Nothing,
-    /// Pods for which all these hold.
-    All(Vec<Requirement>),
-}
-
-/// What must hold of one label.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Requirement {
-    /// Its key.
-    pub key: Arc<str>,
-    /// What must hold.
-    pub test: Test,
-}
-
-/// What must hold of a label's value.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Test {
-    /// It is one of these.
-    In(Vec<Arc<str>>),
-    /// It is none of these, or absent.
-    NotIn(Vec<Arc<str>>),
-    /// It is there.
-    Exists,
-    /// It is absent.
-    Absent,
-}
-
-impl Selector {
-    /// Whether it selects a pod with these labels.
-    pub fn matches(&self, labels: &Labels) -> bool {
-        let Self::All(requirements) = self else { return false };
-        requirements.iter().all(|Requirement { key, test }| {
-            let value = labels.get(key);
-            let is_among = |values: &[Arc<str>]| {
-                value.is_some_and(|value| values.iter().any(|other| &**other == value))
-            };
-            match test {
-                Test::In(values) => is_among(values),
-                Test::NotIn(values) => !is_among(values),
-                Test::Exists => value.is_some(),
-                Test::Absent => value.is_none(),
-            }
-        })
-    }
-}
-
-impl Budget {
-    /// Whether it guards this pod. A pod without labels has no budget, whatever the selector.
-    pub fn guards(&self, pod: &Resident) -> bool {
-        self.namespace == pod.reference.namespace
-            && pod.labels.iter().next().is_some()
-            && self.selector.matches(&pod.labels)
-    }
-
-    /// Why it will never let a pod go as things are; `None` if it may.
-    fn hopeless(&self) -> Option<String> {
-        match self.demand? {
-            Demand::MaxUnavailable(Amount::Count(0) | Amount::Percent(0)) => {
-                return Some("its maxUnavailable is 0".to_owned());
-            }
-            Demand::MinAvailable(Amount::Percent(100..)) => {
-                return Some("its minAvailable is 100 %".to_owned());
-            }
-            _ => {}
-        }
-        // Without pods that are expected nothing is known of what would be enough.
-        (self.observed && self.expected > 0 && self.desired >= self.expected).then(|| {
-            format!("it needs {} healthy pods and there are to be {}", self.desired, self.expected)
-        })
-    }
-}
+use crate::model::{Amount, Budget, Demand, Phase, Resident};
 
 /// Why a pod could not be evicted now.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -203,16 +81,34 @@ pub fn obstacle(pod: &Resident, budgets: &[Budget]) -> Option<Obstacle> {
         return None;
     }
     let name = Arc::clone(&budget.name);
-    Some(match budget.hopeless() {
+    Some(match hopeless(budget) {
         Some(why) => Obstacle::Hopeless { budget: name, why },
         None => Obstacle::Blocked { budget: name },
+    })
+}
+
+/// Why a budget will never let a pod go as things are; `None` if it may.
+fn hopeless(budget: &Budget) -> Option<String> {
+    match budget.demand? {
+        Demand::MaxUnavailable(Amount::Count(0) | Amount::Percent(0)) => {
+            return Some("its maxUnavailable is 0".to_owned());
+        }
+        Demand::MinAvailable(Amount::Percent(100..)) => {
+            return Some("its minAvailable is 100 %".to_owned());
+        }
+        _ => {}
+    }
+    // Without pods that are expected nothing is known of what would be enough.
+    (budget.observed && budget.expected > 0 && budget.desired >= budget.expected).then(|| {
+        format!("it needs {} healthy pods and there are to be {}", budget.desired, budget.expected)
     })
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::drain::pods::build::resident;
+    use crate::model::build::resident;
+    use crate::model::{Labels, Requirement, Selector, Test};
 
     /// A budget over all pods of the namespace `default`, with this status.
     pub(crate) fn budget(name: &str, desired: i32, healthy: i32) -> Budget {

@@ -572,4 +572,6 @@ fn whole(moment: Timestamp) -> Timestamp {
 }
 
 #[cfg(test)]
+mod laws;
+#[cfg(test)]
 mod tests;

@@ -8,11 +8,12 @@
 use std::fmt;
 use std::sync::Arc;
 
-use ahash::{AHashMap, AHashSet};
+use ahash::AHashSet;
 
-use super::pods::{LocalVolumeKind, Owner, Phase, Resident};
 use super::{GroupKind, PodRules, Protection};
-use crate::model::PodRef;
+use crate::model::{
+    Existence, LocalVolume, LocalVolumeKind, Owner, Owners, Phase, PodRef, Resident,
+};
 
 /// cluster-autoscaler's annotation that says whether a pod may be evicted.
 const SAFE_TO_EVICT: &str = "cluster-autoscaler.kubernetes.io/safe-to-evict";
@@ -63,20 +64,6 @@ pub enum Stay {
     /// node cannot be drained. cluster-autoscaler would not remove such a node either.
     ForEver,
 }
-
-/// Whether an object is there.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Existence {
-    /// It is.
-    Exists,
-    /// It is not, or another one has its name.
-    Absent,
-    /// It could not be found out, because of this error.
-    Unknown(Arc<str>),
-}
-
-/// What is known of owners, by their UID.
-pub type Owners = AHashMap<Arc<str>, Existence>;
 
 /// A pod whose fate depends on an owner of which nothing is known.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -180,9 +167,8 @@ fn own_reason(pod: &Resident, rules: &PodRules) -> Option<Why> {
 fn local_storage(pod: &Resident, rules: &PodRules) -> Option<Arc<str>> {
     let safe = rules.honour_safe_to_evict.then(|| pod.annotations.get(SAFE_VOLUMES)).flatten();
     let is_safe = |name: &str| safe.is_some_and(|safe| safe.split(',').any(|s| s.trim() == name));
-    let kept = |volume: &&super::LocalVolume| {
-        volume.kind == LocalVolumeKind::EmptyDir && !is_safe(&volume.name)
-    };
+    let kept =
+        |volume: &&LocalVolume| volume.kind == LocalVolumeKind::EmptyDir && !is_safe(&volume.name);
     pod.volumes.iter().find(kept).map(|volume| Arc::clone(&volume.name))
 }
 

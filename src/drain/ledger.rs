@@ -86,7 +86,9 @@ impl Ledger {
     /// Takes in a version of a node.
     pub fn see(&mut self, name: &NodeName, upkeep: &Upkeep) {
         if let Some(record) = upkeep.record.as_deref().and_then(|text| Record::parse(text).ok())
-            && let Some(began) = record.started.or(record.scheduled)
+            && let Some(began) = record.scheduled
+            // Drains that failed are not spaced: they must not hold up the others.
+            && record.failures == 0
         {
             let latest = self.latest.entry(Arc::from(record.policy())).or_insert(began);
             *latest = began.max(*latest);

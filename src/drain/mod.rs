@@ -7,24 +7,24 @@ pub(crate) mod build;
 mod condition;
 mod decide;
 mod duration;
+mod expr;
 mod filter;
 mod ledger;
 mod order;
-mod pods;
 mod policy;
 mod record;
 mod survey;
 mod syntax;
 mod window;
 
-pub use budget::{Amount, Budget, Demand, Obstacle, Requirement, Selector, Test, obstacle};
+pub use budget::{Obstacle, obstacle};
 pub use condition::{ConditionRule, Holding, format_conditions, recorded_conditions};
 pub use decide::{Act, Change, News, Step, decide, is_draining};
 pub use duration::{DURATION_REMEDY, format_duration, parse_duration};
-pub use filter::{Existence, Fate, OwnerUnknown, Owners, Stay, Why, fate, owners_needed};
+pub use expr::LabelExpr;
+pub use filter::{Fate, OwnerUnknown, Stay, Why, fate, owners_needed};
 pub use ledger::{Capped, Ledger};
 pub use order::{Turn, turn};
-pub use pods::{LocalVolume, LocalVolumeKind, Owner, Phase, Resident};
 pub use policy::{
     AtDeadline, Cap, CapScope, GroupKind, Limit, NodeSelector, Pace, PodRules, Policy,
     PriorityGroup, Protection, Retry, Undrainable,

@@ -8,8 +8,7 @@
 use jiff::{SignedDuration, Timestamp};
 
 use super::PriorityGroup;
-use super::pods::Resident;
-use crate::model::PodRef;
+use crate::model::{PodRef, Resident};
 
 /// Which pods may be evicted now.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,8 +76,8 @@ fn ends(groups: &[PriorityGroup], started: Timestamp, deadline: Timestamp) -> Ve
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::drain::pods::build::resident;
     use crate::model::build::at;
+    use crate::model::build::resident;
 
     const CRITICAL: i32 = 2_000_000_000;
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::condition::{ConditionRule, Holding};
+use super::expr::LabelExpr;
 use super::window::Window;
 use crate::model::{Labels, Upkeep};
 
@@ -109,21 +110,25 @@ impl Policy {
 pub struct NodeSelector {
     /// Labels that a node must have with these values, sorted by key.
     pub labels: Vec<(Arc<str>, Arc<str>)>,
+    /// What must be true of its labels, too.
+    pub expression: LabelExpr,
 }
 
 impl NodeSelector {
     /// Whether it is for a node with these labels.
     pub fn selects(&self, labels: &Labels) -> bool {
         self.labels.iter().all(|(key, value)| labels.get(key) == Some(value))
+            && self.expression.admits(labels)
     }
 }
 
 /// Which pods are left on a node, and which go.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a switch of its own")]
 pub struct PodRules {
-    /// Evict pods of DaemonSets, which come back at once.
+    /// Evict pods of a DaemonSet, which come back at once.
     pub evict_daemonset: bool,
-    /// Evict pods of StatefulSets.
+    /// Evict pods of a StatefulSet.
     pub evict_statefulset: bool,
     /// Evict pods with an `emptyDir` volume.
     pub evict_local_storage: bool,
@@ -243,7 +248,7 @@ pub struct Retry {
 }
 
 impl Default for Retry {
-    /// Eight tries in some eight hours: past a working day nobody is helped by one more.
+    /// Eight tries in some nine hours: past a working day nobody is helped by one more.
     fn default() -> Self {
         Self { first: Duration::from_secs(600), most: Duration::from_secs(7200), attempts: 8 }
     }

@@ -113,6 +113,9 @@ pub struct Record {
     /// Why it stands where it stands, for a person.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub why: Option<Arc<str>>,
+    /// Key of the taint that was put on with the cordon.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub taint: Option<Arc<str>>,
     /// Since when a condition that it was cordoned for is not reported at all any more.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub vanished: Option<Timestamp>,
@@ -153,6 +156,7 @@ impl Record {
             failures: 0,
             next: None,
             why: None,
+            taint: None,
             vanished: None,
             autoscaler: false,
             forced: false,
@@ -220,6 +224,7 @@ mod tests {
             failures: 3,
             next: Some(at),
             why: Some(Arc::from("2 pods are left")),
+            taint: Some(Arc::from("t")),
             vanished: Some(at),
             autoscaler: true,
             forced: true,

@@ -4,10 +4,9 @@ use std::fmt;
 use std::time::Duration;
 
 use super::PodRules;
-use super::budget::{self, Budget, Obstacle};
-use super::filter::{self, Fate, OwnerUnknown, Owners, Stay, Why};
-use super::pods::{Phase, Resident};
-use crate::model::PodRef;
+use super::budget::{self, Obstacle};
+use super::filter::{self, Fate, OwnerUnknown, Stay, Why};
+use crate::model::{Budget, Owners, Phase, PodRef, Resident};
 
 /// The pods of a node by what a drain does with them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -120,10 +119,8 @@ impl Survey {
 mod tests {
     use super::*;
     use crate::drain::budget::tests::budget;
-    use crate::drain::budget::{Amount, Demand};
-    use crate::drain::filter::Existence;
-    use crate::drain::pods::LocalVolumeKind;
-    use crate::drain::pods::build::{owner, resident};
+    use crate::model::build::{owner, resident};
+    use crate::model::{Amount, Demand, Existence, LocalVolumeKind};
 
     fn rules() -> PodRules {
         PodRules {

@@ -16,10 +16,10 @@ use crate::model::{Disruption, Kept, Node, NodeName, Pod, PodClass, PodRef, Verd
 
 /// Pause between failed tries of one pod. Two minutes is what a person who has just mended the
 /// cause is willing to wait.
-const BACKOFF: Backoff =
+pub(super) const BACKOFF: Backoff =
     Backoff { first: Duration::from_millis(250), most: Duration::from_secs(120) };
 /// How long to wait for a watch to show what the API server said already, before asking again.
-const UNTIL_SEEN: Duration = Duration::from_secs(30);
+pub(super) const UNTIL_SEEN: Duration = Duration::from_secs(30);
 /// The same when the API server knew of newer facts than the view: they are on their way.
 const UNTIL_CAUGHT_UP: Duration = Duration::from_secs(1);
 /// For how long a written condition is taken to be there although the view does not show it yet.

@@ -24,11 +24,13 @@ pub enum FailureKind {
     Connection,
     /// An answer that fits nothing above.
     Unexpected,
+    /// The request was not sent: another process leads, or may.
+    NotLeading,
 }
 
 impl FailureKind {
     /// All of them, in the order of their labels' declaration.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Unauthorized,
         Self::Forbidden,
         Self::Conflict,
@@ -38,6 +40,7 @@ impl FailureKind {
         Self::Timeout,
         Self::Connection,
         Self::Unexpected,
+        Self::NotLeading,
     ];
 
     /// Its name as a metric label.
@@ -52,6 +55,7 @@ impl FailureKind {
             Self::Timeout => "timeout",
             Self::Connection => "connection",
             Self::Unexpected => "unexpected",
+            Self::NotLeading => "not_leading",
         }
     }
 

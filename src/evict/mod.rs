@@ -7,9 +7,13 @@
 //! Nothing is written on the word of an old decision: the verdict is asked for again right before
 //! the first request and between the two, from the view and by the node as the API server has it
 //! (see [`Evictor`]). Every request names the UID.
+//!
+//! A drain orders evictions as well ([`Order`]). They go the same way, by other requests (see
+//! [`Drainer`]).
 
 mod backlog;
 mod confirm;
+mod drain;
 mod evictor;
 mod failure;
 mod metrics;
@@ -17,6 +21,10 @@ mod pace;
 mod turns;
 
 pub use backlog::{Backlog, Condemned, State};
+pub use drain::{
+    DrainJudge, DrainNotices, DrainRequests, Drainer, Order, OrderMetrics, OrderState, Ordered,
+    OrderedJob, Orders, Refused,
+};
 pub use evictor::{Evictor, Job, Judge, Judgement, Notices, Outcome, Requests};
 pub use failure::{Failure, FailureKind};
 pub use metrics::Metrics;

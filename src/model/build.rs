@@ -4,6 +4,8 @@
 //! Times are seconds from [`noon`]; a pod is bound long before, so that its binding plays no part
 //! unless the test says so.
 
+mod resident;
+
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
@@ -12,6 +14,8 @@ use super::{
     ConditionStatus, Disruption, Effect, Node, NodeName, Operator, Pod, PodClass, PodRef, Ready,
     Taint, Toleration, Uid,
 };
+
+pub(crate) use resident::{owner, resident};
 
 /// The time at which tests begin.
 pub(crate) fn noon() -> Timestamp {

@@ -4,20 +4,24 @@
 //! just those, so that a pod costs a few hundred bytes in the view and a test can write one down
 //! in a line. Nothing here knows where a fact came from or what will be done with it.
 
+mod budget;
 #[cfg(test)]
 pub(crate) mod build;
 mod deadline;
 mod node;
 mod pod;
+mod resident;
 mod taint;
 mod toleration;
 mod uid;
 mod upkeep;
 mod verdict;
 
+pub use budget::{Amount, Budget, Demand, Requirement, Selector, Test};
 pub use deadline::Deadline;
 pub use node::{Anchors, FirstSeen, Node, NodeName, Outage, Ready};
 pub use pod::{Disruption, Pod, PodClass, PodRef};
+pub use resident::{Existence, LocalVolume, LocalVolumeKind, Owner, Owners, Phase, Resident};
 pub use taint::{Effect, Taint};
 pub use toleration::{Operator, Toleration};
 pub use uid::{ParseUidError, Uid};

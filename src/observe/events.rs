@@ -21,6 +21,8 @@ use crate::model::{NodeName, PodRef, Uid, Verdict};
 const LANE: usize = 2048;
 /// Component under which upstream's events appear; alerts and audits match on it.
 const COMPONENT: &str = "taint-eviction-controller";
+/// Component under which cordons and drains appear.
+const DRAIN_COMPONENT: &str = "ostrakon";
 /// Reason of upstream's events.
 const REASON: &str = "TaintManagerEviction";
 
@@ -74,6 +76,21 @@ pub struct Recorder {
     instance: Arc<str>,
     serial: Arc<AtomicU64>,
     repeats: Arc<Repeats>,
+}
+
+/// Something that happened to a node.
+#[derive(Clone, Copy, Debug)]
+pub struct NodeEvent<'a> {
+    /// The node.
+    pub name: &'a NodeName,
+    /// Its identity.
+    pub uid: Uid,
+    /// `Normal` or `Warning`.
+    pub kind: &'a str,
+    /// For a program; draino's, where it has one.
+    pub reason: &'a str,
+    /// For a person.
+    pub message: &'a str,
 }
 
 /// The other end of the lane.
@@ -132,18 +149,70 @@ impl Recorder {
         if !self.repeats.is_news(uid, "record") {
             return;
         }
-        let regarding = json!({
-            "apiVersion": "v1", "kind": "Node", "name": node.as_str(), "uid": uid.to_string(),
-        });
         let message = format!(
             "Annotation ostrakon.dev/noexecute-since cannot be read and is replaced: {error}"
         );
+        let reason = "TaintRecordUnreadable";
+        self.node(
+            &NodeEvent { name: node, uid, kind: "Warning", reason, message: &message },
+            "ReplaceRecord",
+            COMPONENT,
+        );
+    }
+
+    /// Something happened to a node that is cordoned or drained.
+    pub fn about_node(&self, event: &NodeEvent<'_>) {
+        self.node(event, "Drain", DRAIN_COMPONENT);
+    }
+
+    /// Whether this was not said of that object within the last minute. Counts as saying it.
+    pub fn is_news(&self, about: Uid, what: &'static str) -> bool {
+        self.repeats.is_news(about, what)
+    }
+
+    /// The pod is being evicted, or at last deleted, since its node is drained.
+    pub fn draining(&self, pod: &PodRef, policy: &str, delete: bool) {
+        let how = if delete { "Deleting" } else { "Evicting" };
+        let message = format!("{how} Pod {pod}: node {} is drained by policy {policy}", pod.node);
+        self.about_drained(pod, "Normal", "DrainEviction", &message);
+    }
+
+    /// The pod keeps its node from being drained for now. At most once a minute for a pod and a
+    /// cause.
+    pub fn drain_blocked(&self, pod: &PodRef, cause: &'static str, why: &str) {
+        if !self.repeats.is_news(pod.uid, cause) {
+            return;
+        }
+        let message =
+            format!("Cannot evict Pod {pod}, so node {} is not drained yet: {why}", pod.node);
+        self.about_drained(pod, "Warning", "DrainEvictionBlocked", &message);
+    }
+
+    fn about_drained(&self, pod: &PodRef, kind: &str, reason: &str, message: &str) {
+        self.send(
+            &pod.namespace,
+            &pod.name,
+            DRAIN_COMPONENT,
+            &json!({
+                "type": kind, "reason": reason, "action": "Drain", "message": message,
+                "involvedObject": regarding(pod),
+                "related": {"apiVersion": "v1", "kind": "Node", "name": pod.node.as_str()},
+            }),
+        );
+    }
+
+    fn node(&self, event: &NodeEvent<'_>, action: &str, component: &str) {
+        let name = event.name.as_str();
         self.send(
             "default",
-            node.as_str(),
+            name,
+            component,
             &json!({
-                "type": "Warning", "reason": "TaintRecordUnreadable", "action": "ReplaceRecord",
-                "message": message, "involvedObject": regarding,
+                "type": event.kind, "reason": event.reason, "action": action,
+                "message": event.message,
+                "involvedObject": {
+                    "apiVersion": "v1", "kind": "Node", "name": name, "uid": event.uid.to_string(),
+                },
             }),
         );
     }
@@ -160,19 +229,17 @@ impl Recorder {
         self.send(
             &pod.namespace,
             &pod.name,
+            COMPONENT,
             &json!({
                 "metadata": {"annotations": {"ostrakon.dev/verdict": verdict.to_string()}},
                 "type": kind, "reason": reason, "action": action, "message": message,
-                "involvedObject": {
-                    "apiVersion": "v1", "kind": "Pod", "namespace": &*pod.namespace,
-                    "name": &*pod.name, "uid": pod.uid.to_string(),
-                },
+                "involvedObject": regarding(pod),
                 "related": {"apiVersion": "v1", "kind": "Node", "name": pod.node.as_str()},
             }),
         );
     }
 
-    fn send(&self, namespace: &str, about: &str, content: &Value) {
+    fn send(&self, namespace: &str, about: &str, component: &str, content: &Value) {
         let now = self.clock.now();
         let serial = self.serial.fetch_add(1, Ordering::Relaxed);
         let mut object = content.clone();
@@ -187,8 +254,8 @@ impl Recorder {
         object["firstTimestamp"] = json!(seconds(now));
         object["lastTimestamp"] = json!(seconds(now));
         object["count"] = json!(1);
-        object["source"] = json!({"component": COMPONENT});
-        object["reportingComponent"] = json!(COMPONENT);
+        object["source"] = json!({"component": component});
+        object["reportingComponent"] = json!(component);
         object["reportingInstance"] = json!(&*self.instance);
         let event = Event { namespace: namespace.to_owned(), object };
         if self.lane.try_send(event).is_err() {
@@ -235,6 +302,13 @@ impl EventLane {
     }
 }
 
+fn regarding(pod: &PodRef) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Pod", "namespace": &*pod.namespace, "name": &*pod.name,
+        "uid": pod.uid.to_string(),
+    })
+}
+
 fn seconds(moment: Timestamp) -> String {
     Timestamp::from_second(moment.as_second()).unwrap_or(moment).to_string()
 }
@@ -276,6 +350,30 @@ mod tests {
         let cancelled = lane.events.recv().await.unwrap().object;
         assert_eq!(cancelled["message"], "Cancelling deletion of Pod shop/web-0");
         assert_ne!(cancelled["metadata"]["name"], object["metadata"]["name"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_holds_up_a_drain_is_told_on_the_pod_once_a_minute_for_each_cause() {
+        let (recorder, mut lane, _) = recorder();
+        recorder.draining(&pod(), "kernel", false);
+        for _ in 0..9 {
+            recorder.drain_blocked(&pod(), "budget", "its budget web has nothing left");
+        }
+        recorder.drain_blocked(&pod(), "forbidden", "no");
+        let evicting = lane.events.recv().await.unwrap().object;
+        assert_eq!(
+            evicting["message"],
+            "Evicting Pod shop/web-0: node n1 is drained by policy kernel"
+        );
+        assert_eq!(
+            (&evicting["type"], &evicting["reason"]),
+            (&json!("Normal"), &json!("DrainEviction"))
+        );
+        let blocked = lane.events.recv().await.unwrap().object;
+        assert_eq!(blocked["type"], "Warning");
+        assert_eq!(blocked["source"]["component"], "ostrakon");
+        assert_eq!(blocked["involvedObject"]["uid"], pod().uid.to_string());
+        assert_eq!(lane.take_messages().len(), 1, "the other cause");
     }
 
     #[tokio::test(start_paused = true)]

@@ -37,7 +37,7 @@ impl Gate {
         let before = awaited.len();
         awaited.retain(|name| *name != self.name);
         if before != awaited.len() && awaited.is_empty() {
-            tracing::info!("ready: nodes and pods are known, evictions are carried out");
+            tracing::info!("ready: nodes and pods are known");
         }
     }
 }

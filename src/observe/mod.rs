@@ -9,7 +9,7 @@ mod http;
 mod logs;
 mod repeats;
 
-pub use events::{Event, EventLane, EventMetrics, Recorder};
+pub use events::{Event, EventLane, EventMetrics, NodeEvent, Recorder};
 pub use health::{Gate, Readiness};
 pub use http::{Endpoints, ListenError, serve};
 pub use logs::{LogFormat, LogLevel, LogLevelError, start_logs};

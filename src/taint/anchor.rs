@@ -14,7 +14,7 @@
 
 use jiff::Timestamp;
 
-use crate::model::{Anchor, AnchorSource, Anchors, FirstSeen, Node, Taint};
+use crate::model::{Anchor, AnchorSource, Anchors, FirstSeen, Node, Outage, Taint};
 
 use super::matching::no_execute;
 use super::outage::{self, LONGEST_GAP, Span};
@@ -74,6 +74,22 @@ pub fn advance(past: Past<'_>, node: &Node, now: Timestamp) -> Anchors {
     anchors
 }
 
+/// What is known of a node by one that watches it while another leads, when the leader has written
+/// this record: the record, and beside it what only the memory knows.
+///
+/// Whoever takes over must count from the same moments as the leader did, and two that watch see a
+/// taint for the first time at different moments. To be used as [`Past::Recorded`].
+pub fn adopted(memory: &Anchors, record: &Anchors) -> Anchors {
+    let mut first_seen = record.first_seen.clone();
+    let same = |a: &FirstSeen, b: &FirstSeen| a.key == b.key && a.value == b.value;
+    let unrecorded =
+        memory.first_seen.iter().filter(|seen| !record.first_seen.iter().any(|r| same(r, seen)));
+    first_seen.extend(unrecorded.cloned());
+    let gap_from = memory.outage.and_then(|outage| outage.gap_from);
+    let outage = record.outage.map(|outage| Outage { gap_from, ..outage }).or(memory.outage);
+    Anchors { first_seen, outage }
+}
+
 /// From when the tolerated seconds of `taint` are counted, on a node with these `anchors`.
 ///
 /// A taint that the anchors do not know (they are of another version of the node) is counted from
@@ -122,7 +138,7 @@ fn first_sight(anchors: &Anchors, taint: &Taint) -> Option<Timestamp> {
 mod tests {
     use super::*;
     use crate::model::build::{at, node, not_ready, taint, unreachable};
-    use crate::model::{ConditionStatus, Effect, Outage};
+    use crate::model::{ConditionStatus, Effect};
 
     fn seen(key: &str, value: &str, seconds: i64) -> FirstSeen {
         FirstSeen { key: key.into(), value: value.into(), since: at(seconds) }
@@ -151,6 +167,25 @@ mod tests {
         assert_eq!(second, first);
         let anchor = since(&second, &taint("k", "v"));
         assert_eq!((anchor.at, anchor.source), (at(0), AnchorSource::FirstSeen));
+    }
+
+    #[test]
+    fn one_that_stands_by_counts_as_the_leader_has_recorded() {
+        let memory = sights(vec![seen("k", "", 3), seen("new", "", 9)]);
+        let record = Anchors {
+            first_seen: vec![seen("k", "", 1), seen("gone", "", 0)],
+            outage: Some(Outage { since: at(2), through: at(5), gap_from: None }),
+        };
+        let adopted = adopted(&memory, &record);
+        let node = node("n1").tainted(taint("k", "")).tainted(taint("new", ""));
+        let anchors = advance(Past::Recorded(&adopted), &node, at(10));
+        assert_eq!(anchors.first_seen, [seen("k", "", 1), seen("new", "", 9)]);
+        assert_eq!(adopted.outage, record.outage);
+        let gap = Outage { since: at(4), through: at(5), gap_from: Some(at(8)) };
+        let memory = Anchors { outage: Some(gap), ..memory };
+        let both = super::adopted(&memory, &record).outage.unwrap();
+        assert_eq!((both.since, both.gap_from), (at(2), Some(at(8))));
+        assert_eq!(super::adopted(&memory, &sights(vec![])).outage, Some(gap));
     }
 
     #[test]

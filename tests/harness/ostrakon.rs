@@ -38,7 +38,8 @@ pub struct Launch {
 }
 
 impl Launch {
-    /// `ostrakon run` with this kubeconfig; logs on level `debug`.
+    /// `ostrakon run` with this kubeconfig; logs on level `debug`, and no election, unless an
+    /// argument says otherwise.
     pub fn new(kubeconfig: PathBuf) -> Self {
         Self { kubeconfig, args: Vec::new(), env: Vec::new(), port: None }
     }
@@ -72,8 +73,12 @@ impl Launch {
             format!("--kubeconfig={}", self.kubeconfig.display()),
             format!("--listen=127.0.0.1:{port}"),
         ];
-        if !self.args.iter().any(|arg| arg.starts_with("--log-level")) {
-            args.push("--log-level=debug".to_owned());
+        // Mostly there is one, which shall not wait for the lease of the one before to run out.
+        for default in ["--log-level=debug", "--leader-elect=false"] {
+            let flag = default.split('=').next().unwrap_or_default();
+            if !self.args.iter().any(|arg| arg.split('=').next() == Some(flag)) {
+                args.push(default.to_owned());
+            }
         }
         args.extend(self.args.iter().cloned());
         let program = Program {

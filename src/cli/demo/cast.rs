@@ -1,6 +1,6 @@
 //! Who is in the cluster: nodes, the sets and daemons that own pods, and the pods themselves.
 //!
-//! Most pods are extras. Four nodes are on stage, and the cast knows of each pod there whether the
+//! Most pods are extras. Five nodes are on stage, and the cast knows of each pod there whether the
 //! story will send it away.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,6 +23,9 @@ pub(super) const ON_STAGE: usize = 10;
 
 /// The pod that somebody else deletes, and that comes back under its name.
 pub(super) const NAMESAKE: (&str, &str) = ("shop", "db-0");
+
+/// The budget that the drain has to keep: of these pods one may be missing.
+pub(super) const BUDGET: (&str, &str) = ("shop", "cart");
 
 /// Names are tried so often; two of a set may draw the same letters.
 const NAME_TRIES: usize = 5;
@@ -85,6 +88,10 @@ pub(super) struct Cast {
     pub(super) last: String,
     /// Falls silent.
     pub(super) silent: String,
+    /// Reports a bad condition.
+    pub(super) sick: String,
+    /// Names of the pods that leave that one, by UID: all but those of daemons.
+    pub(super) to_drain: BTreeMap<String, String>,
     /// UIDs of the pods that the story sends away.
     pub(super) to_go: BTreeSet<String>,
     /// UID of the pod that is deleted by hand.
@@ -95,14 +102,17 @@ impl Cast {
     /// Puts owners and pods into the store. The nodes are registered by whoever runs them.
     pub(super) fn enter(store: &Store, nodes: usize, pods: usize) -> anyhow::Result<Self> {
         let names = node_names(nodes);
-        let stage = [1, 3, 6, 8].map(|tenth| nodes * tenth / 10);
+        let stage = [1, 3, 6, 8, 5].map(|tenth| nodes * tenth / 10);
         let places = places(nodes, pods, stage);
         let owners = enter_owners(store, &places)?;
+        enter_budget(store)?;
         let mut cast = Self {
             first: names[stage[0]].clone(),
             spared: names[stage[1]].clone(),
             last: names[stage[2]].clone(),
             silent: names[stage[3]].clone(),
+            sick: names[stage[4]].clone(),
+            to_drain: BTreeMap::new(),
             nodes: names,
             to_go: BTreeSet::new(),
             namesake: String::new(),
@@ -110,8 +120,10 @@ impl Cast {
         for (address, (node, workload)) in places.into_iter().enumerate() {
             let name = &cast.nodes[node];
             let pod = running(&WORKLOADS[workload], &owners[&workload], name, address, store);
-            let uid = insert(store, pod)?;
-            if workload == DATABASE {
+            let (uid, name) = insert(store, pod)?;
+            if node == stage[4] && WORKLOADS[workload].owner != Resource::DaemonSets {
+                cast.to_drain.insert(uid, name);
+            } else if workload == DATABASE {
                 cast.namesake = uid;
             } else if goes(&WORKLOADS[workload], workload, node, stage) {
                 cast.to_go.insert(uid);
@@ -127,8 +139,8 @@ impl Cast {
     }
 
     /// The nodes that something happens to, in the order of their names.
-    pub(super) fn stage(&self) -> [&str; 4] {
-        [&self.first, &self.spared, &self.last, &self.silent].map(String::as_str)
+    pub(super) fn stage(&self) -> [&str; 5] {
+        [&self.first, &self.spared, &self.last, &self.silent, &self.sick].map(String::as_str)
     }
 }
 
@@ -139,7 +151,7 @@ fn node_names(nodes: usize) -> Vec<String> {
 
 /// On which node each pod is, and of which workload. The nodes on stage get enough for the story,
 /// the others what is left.
-fn places(nodes: usize, pods: usize, stage: [usize; 4]) -> Vec<(usize, usize)> {
+fn places(nodes: usize, pods: usize, stage: [usize; 5]) -> Vec<(usize, usize)> {
     let share = (pods / nodes).max(ON_STAGE);
     let left = pods - share * stage.len();
     let others: Vec<_> = (0..nodes).filter(|node| !stage.contains(node)).collect();
@@ -160,7 +172,7 @@ fn places(nodes: usize, pods: usize, stage: [usize; 4]) -> Vec<(usize, usize)> {
 
 /// Whether the story sends a pod of that workload on that node away. The taint of the second node
 /// on stage goes when only the first countdown is over.
-fn goes(kind: &Workload, workload: usize, node: usize, stage: [usize; 4]) -> bool {
+fn goes(kind: &Workload, workload: usize, node: usize, stage: [usize; 5]) -> bool {
     let longest = match stage.iter().position(|on_stage| *on_stage == node) {
         Some(0 | 2) => 20,
         Some(1) => 5,
@@ -172,6 +184,17 @@ fn goes(kind: &Workload, workload: usize, node: usize, stage: [usize; 4]) -> boo
         Bears::Seconds(seconds) => seconds <= longest,
         Bears::Always => false,
     }
+}
+
+/// Stores the budget of the pods that the drain has to be careful with.
+fn enter_budget(store: &Store) -> anyhow::Result<()> {
+    let (namespace, name) = BUDGET;
+    let budget = json!({
+        "metadata": {"namespace": namespace, "name": name},
+        "spec": {"maxUnavailable": 1, "selector": {"matchLabels": {"app": name}}},
+    });
+    store.insert(Resource::PodDisruptionBudgets, budget).context("cannot set the stage")?;
+    Ok(())
 }
 
 /// Stores the owners, each with as many replicas as it has pods. Gives their UIDs.
@@ -286,16 +309,21 @@ fn running(kind: &Workload, owner: &str, node: &str, address: usize, store: &Sto
     })
 }
 
-fn insert(store: &Store, pod: Value) -> anyhow::Result<String> {
+/// Stores a pod. Gives its UID and its name.
+fn insert(store: &Store, pod: Value) -> anyhow::Result<(String, String)> {
+    let known = |pod: &Value| {
+        let meta = |field: &str| pod["metadata"][field].as_str().unwrap_or_default();
+        (uid(pod), format!("{}/{}", meta("namespace"), meta("name")))
+    };
     for _ in 1..NAME_TRIES {
         match store.insert(Resource::Pods, pod.clone()) {
-            Ok(stored) => return Ok(uid(&stored)),
+            Ok(stored) => return Ok(known(&stored)),
             Err(error) if error.code == 409 => {}
             Err(error) => return Err(anyhow!(error).context("cannot set the stage")),
         }
     }
     let stored = store.insert(Resource::Pods, pod).context("cannot set the stage")?;
-    Ok(uid(&stored))
+    Ok(known(&stored))
 }
 
 /// UID of a stored object.
@@ -319,7 +347,7 @@ mod tests {
             let store = Store::new(Clock::system(), Options::default());
             let cast = Cast::enter(&store, nodes, pods).unwrap();
             assert_eq!(store.count(Resource::Pods), pods);
-            assert_eq!(BTreeSet::from(cast.stage()).len(), 4);
+            assert_eq!(BTreeSet::from(cast.stage()).len(), 5);
             let names: BTreeSet<_> = cast.nodes.iter().collect();
             assert_eq!((names.len(), cast.hollow_nodes().count()), (nodes, nodes));
             let namesake = store.get(Resource::Pods, NAMESAKE.0, NAMESAKE.1).unwrap();
@@ -335,5 +363,6 @@ mod tests {
         // 4 without toleration and 3 with seconds (the fourth is the namesake); 4 and 1; 4 and 4;
         // 4 sessions.
         assert_eq!(cast.to_go.len(), 7 + 5 + 8 + 4);
+        assert_eq!(cast.to_drain.len(), 8, "all but two daemons");
     }
 }

@@ -3,11 +3,12 @@
 //! - [`cast`], [`sizes`]: who is in the cluster, and how many;
 //! - [`stage`]: the cluster in the process and the unchanged controller on it;
 //! - [`story`]: what happens, and whether it came out as it must;
-//! - [`ledger`], [`reckon`]: what is seen from outside, and held against the rule;
+//! - [`ledger`], [`reckon`], [`drain`]: what is seen from outside, and held against the rule;
 //! - [`tell`], [`screen`]: what is said, and where it goes;
 //! - [`serve`]: the cluster for `kubectl`.
 
 mod cast;
+mod drain;
 mod ledger;
 mod reckon;
 mod screen;
@@ -42,7 +43,8 @@ const SAME_SIGNAL: Duration = Duration::from_millis(500);
 ///
 /// Starts a cluster of hollow nodes in memory and runs the controller on it, unchanged: nodes are
 /// tainted, pods go at once or at their deadlines, a taint comes off in time, a node falls silent,
-/// the controller is restarted. Then it says what became of the pods, by the cluster's own history,
+/// the controller is restarted; a node reports a bad condition, is cordoned, drained within a
+/// disruption budget, and used again when it is well. Then it says what became of the pods, by the cluster's own history,
 /// and fails if one went that had to stay or one stayed that had to go.
 ///
 /// On a terminal a live table stands below the text; in a pipe there are plain lines, and with

@@ -15,11 +15,14 @@ use tokio::time::{sleep, timeout};
 use tracing::debug;
 
 use super::cast::{Cast, MAINTENANCE, NAMESAKE, uid};
+use super::drain::Drain;
 use super::ledger::Ledger;
 use crate::clock::Clock;
 use crate::cluster::Cluster;
 use crate::config::{Compat, Config};
 use crate::controller::{self, Running};
+use crate::drain::{ConditionRule, Pace, Policy};
+use crate::model::ConditionStatus;
 use crate::sim::embedded::{
     ApiError, Controllers, DeleteOptions, Embedded, Options, Part, Resource, Served, Settings,
 };
@@ -36,6 +39,12 @@ const MONITOR_GRACE: Duration = Duration::from_secs(7);
 const TAINT_RATE: f64 = 1.0;
 /// Requests of the hollow kubelets that are on their way at a time.
 const KUBELET_WRITES: usize = 32;
+/// The condition that the sick node reports.
+const CONDITION: &str = "KernelDeadlock";
+/// From its cordon to its drain.
+const NOTICE: Duration = Duration::from_secs(2);
+/// For how long it must be well until it is used again.
+const CLEAR_AFTER: Duration = Duration::from_secs(3);
 /// Changes that are remembered for each resource, over those that set the stage.
 const HISTORY: usize = 8192;
 /// For how long the controller may take to know the cluster.
@@ -51,6 +60,7 @@ pub(super) struct Stage {
     pub(super) cast: Cast,
     cluster: Embedded,
     ledger: Arc<Mutex<Ledger>>,
+    drain: Arc<Mutex<Drain>>,
     kubelets: HollowKubelets,
     controllers: Controllers,
     served: Served,
@@ -80,6 +90,9 @@ impl Stage {
         cluster.store().observe(move |change| watching.lock().take(change));
         let cast = Cast::enter(cluster.store(), nodes, pods)?;
         debug!(nodes, pods, "stored the pods");
+        let drain = Arc::new(Mutex::new(Drain::of(&cast.sick, cast.to_drain.clone())));
+        let watching = Arc::clone(&drain);
+        cluster.store().observe(move |change| watching.lock().take(change));
         let options = hollow::Options {
             lease_interval: LEASE_INTERVAL,
             pod_writes: KUBELET_WRITES,
@@ -106,6 +119,7 @@ impl Stage {
             cast,
             cluster,
             ledger,
+            drain,
             kubelets,
             controllers,
             served,
@@ -123,6 +137,11 @@ impl Stage {
     /// What was seen from outside.
     pub(super) fn ledger(&self) -> MutexGuard<'_, Ledger> {
         self.ledger.lock()
+    }
+
+    /// What was seen of the drain.
+    pub(super) fn drain(&self) -> MutexGuard<'_, Drain> {
+        self.drain.lock()
     }
 
     /// Where the cluster is served.
@@ -173,6 +192,36 @@ impl Stage {
     /// Cuts a node off, or brings it back.
     pub(super) async fn silence(&self, node: &str, silent: bool) -> anyhow::Result<()> {
         Ok(self.kubelets.set(node, Switch::Silent(silent)).await?)
+    }
+
+    /// Has the node that is to be drained report its condition bad, or good again.
+    pub(super) fn report(&self, bad: bool) -> anyhow::Result<()> {
+        if bad {
+            let mut ledger = self.ledger();
+            for uid in self.drain().to_go() {
+                ledger.expect_by_hand(uid);
+            }
+        }
+        let now = self.now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+        let condition = json!({
+            "type": CONDITION,
+            "status": if bad { "True" } else { "False" },
+            "reason": if bad { "DeadlockFound" } else { "KernelHasNoDeadlock" },
+            "message": "as the demo has it",
+            "lastHeartbeatTime": now,
+            "lastTransitionTime": now,
+        });
+        let changed = |node: &Value| -> Result<Value, ApiError> {
+            let mut node = node.clone();
+            let mut all = node["status"]["conditions"].as_array().cloned().unwrap_or_default();
+            all.retain(|condition| condition["type"] != CONDITION);
+            all.push(condition);
+            node["status"]["conditions"] = all.into();
+            Ok(node)
+        };
+        let (store, node) = (self.cluster.store(), &self.cast.sick);
+        store.modify(Resource::Nodes, "", node, Part::Status, false, changed).map(drop)?;
+        Ok(())
     }
 
     /// Deletes the pod that comes back under its name.
@@ -231,6 +280,16 @@ impl Stage {
     }
 }
 
+/// The policy by which the sick node is cordoned and drained.
+fn policy() -> Policy {
+    let rule = ConditionRule {
+        clear_after: Some(CLEAR_AFTER),
+        ..ConditionRule::new(CONDITION, ConditionStatus::True, Duration::ZERO)
+    };
+    let pace = Pace { notice: NOTICE, spacing: Duration::ZERO, ..Pace::default() };
+    Policy { pace, ..Policy::new("demo", vec![rule]) }
+}
+
 /// A client over loopback, which does not retry: whoever uses it does.
 fn client(url: &str) -> anyhow::Result<Client> {
     let mut config = kube::Config::new(url.parse().context("cannot read the cluster's own URL")?);
@@ -246,7 +305,9 @@ async fn start(client: &Client, listen: SocketAddr, compat: Compat) -> anyhow::R
         context: None,
         listen,
         compat,
+        election: None,
         instance: "ostrakon-demo".to_owned(),
+        policies: vec![policy()],
     };
     let cluster =
         Cluster { client: client.clone(), server: "the cluster in this process".to_owned() };

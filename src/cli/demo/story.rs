@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use tokio::time::sleep;
 
 use super::cast::SESSION_SECONDS;
+use super::drain::Drain;
 use super::ledger::{Eviction, Ledger, News};
 use super::screen::Screen;
 use super::stage::Stage;
@@ -28,13 +29,16 @@ const RESTART: f64 = 11.0;
 /// After the deadline of the pod that is no more.
 const OLD_DEADLINE: f64 = 15.6;
 const COMEBACK: f64 = 17.0;
-const END: f64 = 21.0;
+/// After the last of the taints' story.
+const SICK: f64 = 21.0;
 /// The repair comes too late if the second countdown, of 10 s, is about to end.
 const LATEST_REPAIR: f64 = 9.5;
 /// Later than this nobody goes: a countdown that began anew with the restart would be over then.
 const TOO_LATE: Duration = Duration::from_secs(10);
 /// So long after its time something is waited for: a busy machine is no failure.
 const PATIENCE: f64 = 20.0;
+/// The same for the drain: its budget lets pods go one by one.
+const DRAIN_PATIENCE: f64 = 60.0;
 
 /// The story while it is told.
 pub(super) struct Story<'a> {
@@ -57,7 +61,7 @@ impl<'a> Story<'a> {
 
     /// Tells it to its end, and says what became of it.
     pub(super) async fn tell(&mut self) -> anyhow::Result<Summary> {
-        let [first, spared, last, silent] = self.stage.cast.stage().map(str::to_owned);
+        let [first, spared, last, silent, sick] = self.stage.cast.stage().map(str::to_owned);
         let text = "Three nodes get the taint maintenance:NoExecute.";
         self.step("taint", &[&first, &spared, &last], text)?;
         for node in [&first, &spared, &last] {
@@ -109,9 +113,59 @@ impl<'a> Story<'a> {
         self.step("comeback", &[&silent], &text)?;
         self.stage.silence(&silent, false).await?;
 
-        self.until(END).await?;
+        self.until(SICK).await?;
         self.until_quiet(&silent).await?;
+        self.drain(&sick).await?;
         self.finish()
+    }
+
+    /// A node reports a bad condition, is drained, and gets well again.
+    async fn drain(&mut self, sick: &str) -> anyhow::Result<()> {
+        let text = format!(
+            "{sick} reports KernelDeadlock=True. It has to be cordoned at once, and drained 2 s \
+             later;\nthe budget shop/cart lets one of its pods be missing at a time."
+        );
+        self.step("sick", &[sick], &text)?;
+        let reported = self.stage.now();
+        self.stage.report(true)?;
+        let since = move |at: Timestamp| rounded(at.duration_since(reported).as_secs_f64());
+        self.until_seen(|drain| drain.cordoned).await?;
+        if let Some(at) = self.stage.drain().cordoned {
+            let line =
+                Line::Cordoned { seconds: self.at(at), node: sick.to_owned(), after: since(at) };
+            self.screen.say(Some(self.at(at)), &line)?;
+        }
+        self.until_seen(|drain| drain.drained).await?;
+        let (drained, evicted) = {
+            let drain = self.stage.drain();
+            (drain.drained, drain.evicted())
+        };
+        if let Some(at) = drained {
+            let (seconds, node) = (self.at(at), sick.to_owned());
+            let line = Line::Drained { seconds, node, evicted, after: since(at) };
+            self.screen.say(Some(seconds), &line)?;
+        }
+        let text = format!("{sick} is well again. It is used again once that has lasted 3 s.");
+        self.step("well", &[sick], &text)?;
+        self.stage.report(false)?;
+        self.until_seen(|drain| drain.uncordoned).await?;
+        if let Some(at) = self.stage.drain().uncordoned {
+            let line = Line::Uncordoned { seconds: self.at(at), node: sick.to_owned() };
+            self.screen.say(Some(self.at(at)), &line)?;
+        }
+        Ok(())
+    }
+
+    /// Until that was seen of the drain, or patience is over.
+    async fn until_seen(
+        &mut self,
+        what: impl Fn(&Drain) -> Option<Timestamp>,
+    ) -> anyhow::Result<()> {
+        let latest = self.seconds() + DRAIN_PATIENCE;
+        while self.seconds() < latest && what(&self.stage.drain()).is_none() {
+            self.until(self.seconds() + TICK.as_secs_f64()).await?;
+        }
+        Ok(())
     }
 
     /// Says something about the whole of it.
@@ -287,6 +341,7 @@ impl<'a> Story<'a> {
         let overdue = ledger.overdue(self.stage.now());
         failures.extend(overdue.map(|pod| format!("{pod} had to go and is still there")));
         failures.extend(differences(&self.stage.cast.to_go, ledger.evicted()));
+        failures.extend(self.stage.drain().failures());
         if self.stage.namesakes_node().is_none() {
             failures.push("shop/db-0 is not there again, or is to go again".to_owned());
         }
@@ -296,6 +351,7 @@ impl<'a> Story<'a> {
         let summary = Summary {
             seconds,
             evicted: in_order.len(),
+            drained: self.stage.drain().evicted(),
             kept: ledger.kept(),
             cancelled: ledger.counts(self.stage.now()).cancelled,
             first_ms: in_order.first().copied().map_or(0.0, millis),

@@ -42,6 +42,23 @@ pub(super) enum Line {
         tolerated_seconds: Option<i64>,
         late_ms: f64,
     },
+    /// The sick node takes no pods any more.
+    Cordoned {
+        seconds: f64,
+        node: String,
+        #[serde(rename = "after_seconds")]
+        after: f64,
+    },
+    /// All its pods are gone that had to go.
+    Drained {
+        seconds: f64,
+        node: String,
+        evicted: usize,
+        #[serde(rename = "after_seconds")]
+        after: f64,
+    },
+    /// It takes pods again.
+    Uncordoned { seconds: f64, node: String },
     /// A pod was deleted that had to stay.
     Wrong { seconds: f64, text: String },
     /// How things stand; once a second.
@@ -75,6 +92,8 @@ pub(super) struct Row {
 pub(super) struct Summary {
     pub(super) seconds: f64,
     pub(super) evicted: usize,
+    /// Pods that were evicted from the sick node.
+    pub(super) drained: usize,
     /// Pods of the first cast that are still there.
     pub(super) kept: usize,
     pub(super) cancelled: usize,
@@ -137,6 +156,16 @@ impl Line {
             Self::Restarted { away_seconds, .. } => {
                 format!("it knows the cluster again after {away_seconds:.1} s")
             }
+            Self::Cordoned { node, after, .. } => {
+                format!("{node} is cordoned, {} after its report", millis_of(after * 1e3))
+            }
+            Self::Drained { node, evicted, after, .. } => {
+                format!(
+                    "{node} is drained: {} evicted, the last one gone after {after:.1} s",
+                    pods(*evicted)
+                )
+            }
+            Self::Uncordoned { node, .. } => format!("{node} takes pods again"),
             Self::Wrong { text, .. } => format!("WRONG: {text}"),
             Self::Summary(summary) => summary.text(),
             Self::Serving { .. } | Self::Evicted { .. } | Self::State { .. } => return None,
@@ -150,12 +179,14 @@ impl Summary {
             "\nAs the history of the cluster has it, not the controller:\n\
              \x20 evicted    {:>6}   first {} after it was due, median {}, p99 {}\n\
              \x20 cancelled  {:>6}   countdowns, because the taint went in time\n\
+             \x20 drained    {:>6}   pods, off a cordoned node and within the budget\n\
              \x20 kept       {:>6}   pods, each of which had to stay\n",
             grouped(self.evicted),
             millis_of(self.first_ms),
             millis_of(self.median_ms),
             millis_of(self.p99_ms),
             grouped(self.cancelled),
+            grouped(self.drained),
             grouped(self.kept),
         );
         if self.ok {
@@ -294,6 +325,7 @@ mod tests {
         let summary = Summary {
             seconds: 1.0,
             evicted: 1,
+            drained: 0,
             kept: 5999,
             cancelled: 0,
             first_ms: 1.0,

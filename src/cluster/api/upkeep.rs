@@ -17,6 +17,8 @@ pub struct StoredNode {
     pub node: Node,
     /// Its `resourceVersion`: a patch that names it is refused (409) if the node has changed since.
     pub version: String,
+    /// All its taints, as a patch may write them back.
+    pub taints: Vec<Value>,
 }
 
 /// What to change of a node.
@@ -30,6 +32,8 @@ pub struct UpkeepPatch {
     pub unschedulable: Option<bool>,
     /// Remove the request for one more try.
     pub retry_taken: bool,
+    /// All taints that it shall have; `None` leaves them.
+    pub taints: Option<Vec<Value>>,
 }
 
 impl Api {
@@ -74,7 +78,10 @@ impl Api {
             "annotations": annotations,
         }});
         if let Some(unschedulable) = patch.unschedulable {
-            body["spec"] = json!({"unschedulable": unschedulable});
+            body["spec"]["unschedulable"] = json!(unschedulable);
+        }
+        if let Some(taints) = &patch.taints {
+            body["spec"]["taints"] = json!(taints);
         }
         let path = format!("/api/v1/nodes/{}?fieldManager={FIELD_MANAGER}", read.node.name);
         let kind = "application/merge-patch+json";
@@ -121,7 +128,43 @@ fn stored(body: &bytes::Bytes, watched: &Watched) -> Result<StoredNode, RequestE
     use prost::Message;
     let object = wire::open(body, "Node").map_err(unreadable)?;
     let node = decode_node_upkeep(&object, watched).map_err(unreadable)?;
-    let meta = wire::Object::decode(object).map_err(unreadable)?.metadata;
-    let version = String::from_utf8_lossy(&meta.resource_version).into_owned();
-    Ok(StoredNode { node, version })
+    let object = wire::Node::decode(object).map_err(unreadable)?;
+    let version = String::from_utf8_lossy(&object.metadata.resource_version).into_owned();
+    let taints = object.spec.taints.iter().map(taint).collect();
+    Ok(StoredNode { node, version, taints })
+}
+
+/// A taint with all that it has.
+fn taint(taint: &wire::Taint) -> Value {
+    let text = |bytes: &bytes::Bytes| String::from_utf8_lossy(bytes).into_owned();
+    let mut object = json!({"key": text(&taint.key), "effect": text(&taint.effect)});
+    if !taint.value.is_empty() {
+        object["value"] = json!(text(&taint.value));
+    }
+    let added = taint.time_added.and_then(|time| Timestamp::from_second(time.seconds?).ok());
+    if let Some(added) = added {
+        object["timeAdded"] = json!(seconds(added));
+    }
+    object
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_taint_is_written_back_with_all_that_it_has() {
+        let bare =
+            wire::Taint { key: "k".into(), effect: "NoSchedule".into(), ..wire::Taint::default() };
+        assert_eq!(taint(&bare), json!({"key": "k", "effect": "NoSchedule"}));
+        let whole = wire::Taint {
+            value: "v".into(),
+            time_added: Some(wire::Time { seconds: Some(1_767_268_800) }),
+            ..bare
+        };
+        let expected = json!({
+            "key": "k", "effect": "NoSchedule", "value": "v", "timeAdded": "2026-01-01T12:00:00Z",
+        });
+        assert_eq!(taint(&whole), expected);
+    }
 }

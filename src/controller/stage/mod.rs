@@ -25,7 +25,7 @@ use tokio::time::Instant;
 use super::handler::Decider;
 use super::ingest;
 use super::judge;
-use super::pump::HandedOut;
+use super::pump::{HandedOut, Task};
 use super::requests::ByEvents;
 use super::state::{NodeKey, Shared, TimerKey, Timers, Work};
 use crate::clock::Clock;
@@ -210,6 +210,7 @@ impl Stage {
         let metrics = EventMetrics::register(&registry).unwrap();
         let (recorder, events) = Recorder::new("test", metrics, clock.clone());
         let shared = Arc::new(Shared::new(clock.clone(), compat, recorder.clone()));
+        shared.lead();
         let metrics = evict::Metrics::register(&registry, Arc::clone(&shared.backlog)).unwrap();
         let evictor = Evictor::new(
             Ask { view: judge::View { shared: Arc::clone(&shared) }, trusting: fault.trusts() },
@@ -435,13 +436,15 @@ impl Stage {
                     let TimerKey::Node(name) = fired.key else { panic!("a pod to look at again") };
                     self.shared.node_changed(name);
                 }
+                Work::Drain { pod, .. } => panic!("nobody orders {pod} to go"),
                 Work::Evict { pod, verdict } => {
                     let (uid, node) = (pod.uid, pod.node.clone());
                     let there = self.cluster.lock().pods.contains_key(&uid);
                     let job = Job { pod, verdict, due: fired.due };
                     let (key, token) = (fired.key, fired.token);
-                    let handed_out = HandedOut::new(&self.shared, shard, key, token, job);
-                    let outcome = self.evictor.carry_out(handed_out.job()).await;
+                    let task = Task::Evict(job.clone());
+                    let handed_out = HandedOut::new(&self.shared, shard, key, token, task);
+                    let outcome = self.evictor.carry_out(&job).await;
                     if let Some((off, on)) = self.off_and_on.take() {
                         for node in [off, on] {
                             let key = NodeKey(node.name.clone());

@@ -41,8 +41,9 @@ fn bad(has: &[Condition], rules: &[&str]) -> Vec<String> {
 
 #[test]
 fn offending_conditions_are_those_of_draino() {
+    type Has<'a> = &'a [(&'a str, Option<i64>)];
     let old = Some(-3600);
-    let cases: &[(&str, &[(&str, Option<i64>)], &[&str], &[&str])] = &[
+    let cases: &[(&str, Has<'_>, &[&str], &[&str])] = &[
         ("single match", &[("Cool=True", old)], &["Cool"], &["Cool=True,0s"]),
         (
             "many, in the order of the rules",
@@ -262,15 +263,14 @@ proptest! {
             let holding = rule.judge(&node, now);
             (holding, rule.over_from(holding).map(|at| at <= now))
         };
-        match rule.looks_again_at(&node, noon()) {
-            Some(next) => {
-                prop_assert!(next > noon());
-                prop_assert_ne!(says(next), says(noon()));
-                if at(step) < next {
-                    prop_assert_eq!(says(at(step)), says(noon()));
-                }
+        if let Some(next) = rule.looks_again_at(&node, noon()) {
+            prop_assert!(next > noon());
+            prop_assert_ne!(says(next), says(noon()));
+            if at(step) < next {
+                prop_assert_eq!(says(at(step)), says(noon()));
             }
-            None => prop_assert_eq!(says(at(step)), says(noon())),
+        } else {
+            prop_assert_eq!(says(at(step)), says(noon()));
         }
     }
 }

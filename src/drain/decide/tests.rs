@@ -8,13 +8,13 @@ use crate::model::build::{at, node as bare};
 
 const CLEAR: i64 = 300;
 
-fn claim(policy: &str, conditions: &[&str]) -> Claim {
+pub(super) fn claim(policy: &str, conditions: &[&str]) -> Claim {
     let conditions = conditions.iter().map(|text| Arc::from(*text)).collect();
     Claim { policy: Arc::from(policy), conditions }
 }
 
 /// A record of ours for `Bad`, in this phase.
-fn record(phase: DrainPhase) -> Record {
+pub(super) fn record(phase: DrainPhase) -> Record {
     let ours = Record::new(Arc::from("s1"), Cordon::Ours, vec![claim("p", &["Bad=True,0s"])]);
     let (scheduled, started) = (Some(at(60)), Some(at(60)));
     match phase {

@@ -1,5 +1,5 @@
 use super::*;
-use crate::drain::pods::build::{owner, resident};
+use crate::model::build::{owner, resident};
 
 /// draino's defaults.
 fn rules() -> PodRules {

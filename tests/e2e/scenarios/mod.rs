@@ -7,6 +7,7 @@ mod evidence;
 mod exact;
 mod faults;
 mod identity;
+mod leader;
 mod lifecycle;
 mod outages;
 mod outside;
@@ -27,6 +28,7 @@ pub(crate) fn trials() -> Vec<Scenario> {
         exact::trials(),
         faults::trials(),
         identity::trials(),
+        leader::trials(),
         lifecycle::trials(),
         outages::trials(),
         race::trials(),

@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, Client};
-use ostrakon::controller;
+use ostrakon::{controller, leader};
 use serde_json::json;
 
 use crate::ctx::{Ctx, Scenario, trial};
@@ -73,6 +73,14 @@ async fn ostrakon_may_do_what_it_needs(ctx: &Ctx) -> Result<()> {
     for (verb, resource) in needed() {
         ensure!(is_allowed(&client, verb, &resource).await?, "may not {verb} {resource}");
     }
+    let lease = "coordination.k8s.io/leases";
+    for permission in controller::election_permissions() {
+        let (verb, name) = (permission.verb, leader::LEASE);
+        let name = if verb == "create" { "" } else { name };
+        ensure!(is_allowed_in(&client, "kube-system", verb, lease, name).await?, "{permission}");
+        ensure!(!is_allowed_in(&client, "default", verb, lease, name).await?, "{permission}");
+    }
+    ensure!(!is_allowed_in(&client, "kube-system", "update", lease, "kube-scheduler").await?);
     Ok(())
 }
 
@@ -97,6 +105,17 @@ async fn a_stranger_may_do_nothing(ctx: &Ctx) -> Result<()> {
 
 /// `resource` is `[GROUP/]RESOURCE[/SUBRESOURCE]`; a group has a dot in its name.
 async fn is_allowed(client: &Client, verb: &str, resource: &str) -> Result<bool> {
+    is_allowed_in(client, "", verb, resource, "").await
+}
+
+/// As [`is_allowed`], in a namespace, to the object of this name.
+async fn is_allowed_in(
+    client: &Client,
+    namespace: &str,
+    verb: &str,
+    resource: &str,
+    name: &str,
+) -> Result<bool> {
     let (group, resource) = match resource.split_once('/') {
         Some((group, resource)) if group.contains('.') => (group, resource),
         _ => ("", resource),
@@ -105,6 +124,8 @@ async fn is_allowed(client: &Client, verb: &str, resource: &str) -> Result<bool>
     let review = SelfSubjectAccessReview {
         spec: SelfSubjectAccessReviewSpec {
             resource_attributes: Some(ResourceAttributes {
+                namespace: Some(namespace.to_owned()),
+                name: Some(name.to_owned()),
                 verb: Some(verb.to_owned()),
                 group: Some(group.to_owned()),
                 resource: Some(resource.to_owned()),

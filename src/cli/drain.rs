@@ -1,0 +1,226 @@
+//! The flags of `ostrakon run` that say which nodes are drained: a single policy, or a file.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Args;
+
+use crate::config::{protection, read_policies};
+use crate::drain::{
+    ConditionRule, DURATION_REMEDY, LabelExpr, NodeSelector, Policy, Protection, Undrainable,
+    parse_duration,
+};
+
+/// Name of the policy that flags make.
+const NAME: &str = "default";
+
+/// Which nodes are cordoned and drained: by a file, or by a single policy.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Cordon and drain")]
+pub(super) struct DrainArguments {
+    /// File with drain policies (docs/config.md); it takes the place of all flags below
+    /// [default: none]
+    #[arg(long, value_name = "FILE", conflicts_with_all = SINGLE_POLICY)]
+    config: Option<PathBuf>,
+
+    /// Condition that makes a node bad, as Type or as Type=Status,Duration such as
+    /// Ready=False,10m; repeatable, any of them is enough. Without one no node is drained
+    #[arg(long = "drain-condition", value_name = "CONDITION", value_parser = ConditionRule::parse)]
+    conditions: Vec<ConditionRule>,
+
+    /// What must be true of a node's labels, such as metadata.labels.pool == 'gpu' [default: every
+    /// node]
+    #[arg(long, value_name = "EXPRESSION", value_parser = LabelExpr::parse, requires = CONDITION)]
+    node_label_expr: Option<LabelExpr>,
+
+    /// Shortest time between the beginnings of two drains
+    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "10m", requires = CONDITION)]
+    drain_buffer: Duration,
+
+    /// Longest grace that a pod is given to end; one with less keeps its own
+    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "8m", requires = CONDITION)]
+    max_grace_period: Duration,
+
+    /// Time beyond the longest grace after which a drain has failed
+    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "30s", requires = CONDITION)]
+    eviction_headroom: Duration,
+
+    /// Cordon bad nodes and do not drain them
+    #[arg(long, requires = CONDITION)]
+    skip_drain: bool,
+
+    /// Evict pods of a DaemonSet too
+    #[arg(long, requires = CONDITION)]
+    evict_daemonset_pods: bool,
+
+    /// Evict pods of a StatefulSet too
+    #[arg(long, requires = CONDITION)]
+    evict_statefulset_pods: bool,
+
+    /// Evict pods with an emptyDir volume too
+    #[arg(long, requires = CONDITION)]
+    evict_emptydir_pods: bool,
+
+    /// Evict pods too that no controller creates anew
+    #[arg(long, requires = CONDITION)]
+    evict_unreplicated_pods: bool,
+
+    /// Annotation by which a pod is left on its node, as KEY or KEY=VALUE; repeatable
+    #[arg(long = "protected-pod-annotation", value_name = "KEY[=VALUE]", value_parser = protection, requires = CONDITION)]
+    protections: Vec<Protection>,
+}
+
+/// The flag without which the others of a single policy make no sense.
+const CONDITION: &str = "conditions";
+
+/// The flags of a single policy.
+const SINGLE_POLICY: [&str; 11] = [
+    CONDITION,
+    "node_label_expr",
+    "drain_buffer",
+    "max_grace_period",
+    "eviction_headroom",
+    "skip_drain",
+    "evict_daemonset_pods",
+    "evict_statefulset_pods",
+    "evict_emptydir_pods",
+    "evict_unreplicated_pods",
+    "protections",
+];
+
+impl DrainArguments {
+    /// The policies that these say; none if no node is to be drained.
+    pub(super) fn policies(self) -> anyhow::Result<Vec<Policy>> {
+        match &self.config {
+            Some(path) => policies_of(path),
+            None if self.conditions.is_empty() => Ok(Vec::new()),
+            None => Ok(vec![self.policy()]),
+        }
+    }
+
+    /// Draino's meaning of the flags, and the defaults of a file where draino has no flag.
+    fn policy(self) -> Policy {
+        let mut policy = Policy::new(NAME, self.conditions);
+        policy.nodes = NodeSelector {
+            expression: self.node_label_expr.unwrap_or_default(),
+            ..NodeSelector::default()
+        };
+        policy.drain = !self.skip_drain;
+        policy.pods.evict_daemonset = self.evict_daemonset_pods;
+        policy.pods.evict_statefulset = self.evict_statefulset_pods;
+        policy.pods.evict_local_storage = self.evict_emptydir_pods;
+        policy.pods.evict_unreplicated = self.evict_unreplicated_pods;
+        policy.pods.protections = self.protections;
+        policy.pace.spacing = self.drain_buffer;
+        policy.max_grace = Some(self.max_grace_period);
+        policy.headroom = self.eviction_headroom;
+        policy.deadline = Some(self.max_grace_period.saturating_add(self.eviction_headroom));
+        if self.skip_drain {
+            // Whether it could be drained plays no part.
+            policy.undrainable = Undrainable::Cordon;
+        }
+        policy
+    }
+}
+
+/// Reads the policies of a file.
+pub(super) fn policies_of(path: &Path) -> anyhow::Result<Vec<Policy>> {
+    let text = std::fs::read_to_string(path)
+        .with_context(|| format!("cannot read --config {}", path.display()))?;
+    read_policies(&text).with_context(|| format!("cannot use --config {}", path.display()))
+}
+
+fn duration(text: &str) -> Result<Duration, &'static str> {
+    parse_duration(text).ok_or(DURATION_REMEDY)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Only {
+        #[command(flatten)]
+        drain: DrainArguments,
+    }
+
+    fn parse(arguments: &[&str]) -> Result<Vec<Policy>, String> {
+        let all = ["ostrakon"].iter().chain(arguments);
+        let parsed = Only::try_parse_from(all).map_err(|error| error.to_string())?;
+        Ok(parsed.drain.policies().unwrap())
+    }
+
+    #[test]
+    fn without_a_condition_no_node_is_drained() {
+        assert_eq!(parse(&[]).unwrap().len(), 0);
+    }
+
+    #[test]
+    fn the_defaults_are_those_of_draino() {
+        let policies = parse(&["--drain-condition=KernelDeadlock"]).unwrap();
+        let [policy] = &policies[..] else { panic!("{policies:?}") };
+        assert_eq!(&*policy.name, "default");
+        assert_eq!(policy.conditions, [ConditionRule::parse("KernelDeadlock").unwrap()]);
+        assert_eq!(policy.nodes, NodeSelector::default());
+        assert_eq!(policy.pace.spacing, Duration::from_secs(600));
+        assert_eq!(policy.max_grace, Some(Duration::from_secs(480)));
+        assert_eq!(policy.headroom, Duration::from_secs(30));
+        assert_eq!(policy.deadline, Some(Duration::from_secs(510)));
+        assert_eq!(policy.pods, crate::drain::PodRules::default());
+        assert!(policy.drain);
+    }
+
+    #[test]
+    fn every_flag_is_heard() {
+        let policies = parse(&[
+            "--drain-condition=Ready=False,10m",
+            "--drain-condition",
+            "Cool",
+            "--node-label-expr=metadata.labels.pool == 'a'",
+            "--drain-buffer=1m",
+            "--max-grace-period=2m",
+            "--eviction-headroom=5s",
+            "--skip-drain",
+            "--evict-daemonset-pods",
+            "--evict-statefulset-pods",
+            "--evict-emptydir-pods",
+            "--evict-unreplicated-pods",
+            "--protected-pod-annotation=keep",
+            "--protected-pod-annotation=a=b",
+        ]);
+        let policy = &policies.unwrap()[0];
+        let rules: Vec<_> = policy.conditions.iter().map(ToString::to_string).collect();
+        assert_eq!(rules, ["Ready=False,10m0s", "Cool=True,0s"]);
+        assert_eq!(policy.nodes.expression.to_string(), "metadata.labels['pool'] == 'a'");
+        assert_eq!(policy.pace.spacing, Duration::from_secs(60));
+        assert_eq!(policy.max_grace, Some(Duration::from_secs(120)));
+        assert_eq!(policy.deadline, Some(Duration::from_secs(125)));
+        assert!(!policy.drain);
+        assert_eq!(policy.undrainable, Undrainable::Cordon);
+        let pods = &policy.pods;
+        assert!(pods.evict_daemonset && pods.evict_statefulset);
+        assert!(pods.evict_local_storage && pods.evict_unreplicated);
+        assert_eq!(pods.protections.len(), 2);
+    }
+
+    #[test]
+    fn a_flag_that_makes_no_sense_is_refused() {
+        for (arguments, words) in [
+            (&["--drain-condition=Ready=Unknown"][..], "column 14: the minimum age is missing"),
+            (&["--drain-condition=Ready"], "every healthy node would be bad"),
+            (&["--drain-condition=A", "--node-label-expr=a"], "column 1: \"a\" is no known word"),
+            (&["--drain-condition=A", "--drain-buffer=10"], "write a duration as 10m"),
+            (&["--drain-condition=A", "--protected-pod-annotation==b"], "the key is missing"),
+            (&["--skip-drain"], "--drain-condition <CONDITION>"),
+            (&["--drain-buffer=1m"], "--drain-condition <CONDITION>"),
+            (&["--config=x", "--drain-condition=A"], "cannot be used with"),
+            (&["--config=x", "--skip-drain"], "cannot be used with"),
+        ] {
+            let error = parse(arguments).unwrap_err();
+            assert!(error.contains(words), "{arguments:?}: {error}");
+        }
+    }
+}

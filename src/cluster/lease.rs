@@ -1,0 +1,59 @@
+//! Leases (coordination.k8s.io/v1), as far as an election needs them.
+
+use std::time::Duration;
+
+use http::Method;
+use k8s_openapi::api::coordination::v1::Lease;
+use serde_json::Value;
+
+use super::api::{Api, FIELD_MANAGER, JSON, Label, RequestError, request, unreadable};
+
+const RESOURCE: &str = "leases";
+
+impl Api {
+    /// The lease as it is stored, or `None` if there is none.
+    ///
+    /// # Errors
+    /// See [`RequestError`].
+    pub async fn lease(
+        &self,
+        namespace: &str,
+        name: &str,
+        within: Duration,
+    ) -> Result<Option<Lease>, RequestError> {
+        let path = format!("{}/{name}", folder(namespace));
+        let label = Label { verb: "get", resource: RESOURCE };
+        let request = request(Method::GET, &path, JSON, None, &Value::Null)?;
+        match self.send(label, request, within).await {
+            Ok((_, body)) => serde_json::from_slice(&body).map(Some).map_err(unreadable),
+            Err(RequestError::Status(answer)) if answer.is_not_found() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Stores a lease and returns it as it is then. One without a resourceVersion is created (409
+    /// if there is one); another replaces the version that it names (409 if that is not the
+    /// latest). The gate for writes does not hold it up.
+    ///
+    /// # Errors
+    /// See [`RequestError`].
+    pub async fn put_lease(&self, lease: &Lease, within: Duration) -> Result<Lease, RequestError> {
+        let namespace = lease.metadata.namespace.as_deref().unwrap_or_default();
+        let name = lease.metadata.name.as_deref().unwrap_or_default();
+        let folder = folder(namespace);
+        let (verb, method, path) = match lease.metadata.resource_version {
+            None => ("create", Method::POST, folder),
+            Some(_) => ("update", Method::PUT, format!("{folder}/{name}")),
+        };
+        let label = Label { verb, resource: RESOURCE };
+        let path = format!("{path}?fieldManager={FIELD_MANAGER}");
+        let body = serde_json::to_value(lease).map_err(unreadable)?;
+        let request = request(method, &path, JSON, Some(JSON), &body)?;
+        let (_, answer) = self.send(label, request, within).await?;
+        serde_json::from_slice(&answer).map_err(unreadable)
+    }
+}
+
+fn folder(namespace: &str) -> String {
+    format!("/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases")
+}

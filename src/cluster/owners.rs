@@ -1,0 +1,126 @@
+//! Looks up whether the owners of pods exist, and remembers it for a moment.
+//!
+//! The pods of many nodes have the same few owners; draino asked once per pod, in a row.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ahash::AHashMap;
+use futures::StreamExt;
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use super::Api;
+use crate::model::{Existence, Owner, Owners};
+
+/// For how long an answer is used. What it is used for is asked again before each step of a drain.
+const REMEMBERED: Duration = Duration::from_secs(10);
+/// Lookups at the same time.
+const AT_ONCE: usize = 4;
+
+/// Answers whether owners exist.
+pub struct OwnerLookup {
+    api: Api,
+    known: Mutex<AHashMap<Arc<str>, (Instant, Existence)>>,
+}
+
+impl OwnerLookup {
+    /// A lookup that knows nothing yet.
+    pub fn new(api: Api) -> Self {
+        Self { api, known: Mutex::default() }
+    }
+
+    /// What is known of these owners, each with its namespace: all of them are in the answer. An
+    /// error is not remembered.
+    pub async fn existence(&self, needed: &[(Arc<str>, Owner)]) -> Owners {
+        let begun = Instant::now();
+        let mut owners: Owners = {
+            let mut known = self.known.lock();
+            known.retain(|_, (at, _)| begun - *at < REMEMBERED);
+            let remembered = needed.iter().filter_map(|(_, owner)| {
+                Some((Arc::clone(&owner.uid), known.get(&owner.uid)?.1.clone()))
+            });
+            remembered.collect()
+        };
+        let unknown: Vec<_> =
+            needed.iter().filter(|(_, owner)| !owners.contains_key(&owner.uid)).collect();
+        let lookups = unknown.into_iter().map(|(namespace, owner)| async move {
+            let existence = match self.api.owner_exists(namespace, owner).await {
+                Ok(true) => Existence::Exists,
+                Ok(false) => Existence::Absent,
+                Err(error) => Existence::Unknown(error.to_string().into()),
+            };
+            (Arc::clone(&owner.uid), existence)
+        });
+        let lookups: Vec<_> = lookups.collect();
+        let found: Vec<_> =
+            futures::stream::iter(lookups).buffer_unordered(AT_ONCE).collect().await;
+        let mut known = self.known.lock();
+        for (uid, existence) in found {
+            if !matches!(existence, Existence::Unknown(_)) {
+                known.insert(Arc::clone(&uid), (begun, existence.clone()));
+            }
+            owners.insert(uid, existence);
+        }
+        owners
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use http::{Request, Response};
+    use kube::Client;
+    use kube::client::Body;
+    use prometheus::Registry;
+    use tower::service_fn;
+
+    use super::*;
+    use crate::cluster::Metrics;
+    use crate::model::build::owner;
+
+    /// A lookup at a server that knows the `DaemonSet` `agent`, refuses `secret`, and counts.
+    fn lookup(asked: &Arc<AtomicUsize>) -> OwnerLookup {
+        let asked = Arc::clone(asked);
+        let service = service_fn(move |request: Request<Body>| {
+            asked.fetch_add(1, Ordering::Relaxed);
+            let uid = owner("", "", "agent").uid;
+            let (code, body) = match request.uri().path().rsplit('/').next().unwrap() {
+                "agent" => (200, format!(r#"{{"kind":"X","metadata":{{"uid":"{uid}"}}}}"#)),
+                "secret" => (403, r#"{"reason":"Forbidden","message":"no"}"#.to_owned()),
+                _ => (404, r#"{"reason":"NotFound"}"#.to_owned()),
+            };
+            let response = Response::builder().status(code).body(Body::from(body.into_bytes()));
+            async move { Ok::<_, Infallible>(response.unwrap()) }
+        });
+        let metrics = Metrics::register(&Registry::new()).unwrap();
+        OwnerLookup::new(Api::new(Client::new(service, "default"), metrics))
+    }
+
+    fn needing(names: &[&str]) -> Vec<(Arc<str>, Owner)> {
+        let needed = names.iter().map(|name| owner("apps/v1", "DaemonSet", name));
+        needed.map(|owner| ("default".into(), owner)).collect()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_owner_is_asked_for_once_in_ten_seconds_and_errors_anew() {
+        let asked = Arc::default();
+        let lookup = lookup(&asked);
+        let needed = needing(&["agent", "gone", "secret"]);
+        let owners = lookup.existence(&needed).await;
+        assert_eq!(owners[&needed[0].1.uid], Existence::Exists);
+        assert_eq!(owners[&needed[1].1.uid], Existence::Absent);
+        let Existence::Unknown(error) = &owners[&needed[2].1.uid] else { panic!("{owners:?}") };
+        assert!(error.contains("403"), "{error}");
+        assert_eq!(asked.load(Ordering::Relaxed), 3);
+
+        assert_eq!(lookup.existence(&needed).await, owners);
+        assert_eq!(asked.load(Ordering::Relaxed), 4, "only the error is asked for again");
+        tokio::time::advance(REMEMBERED).await;
+        assert_eq!(lookup.existence(&needed).await, owners);
+        assert_eq!(asked.load(Ordering::Relaxed), 7);
+        assert!(lookup.existence(&[]).await.is_empty());
+    }
+}

@@ -1,0 +1,138 @@
+//! Counters of cordons and drains, by draino's names, and how the nodes stand.
+
+use std::sync::{Arc, Weak};
+
+use prometheus::core::{Collector, Desc};
+use prometheus::proto::MetricFamily;
+use prometheus::{IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
+
+use super::Drains;
+use crate::controller::state::Shared;
+use crate::drain::{DrainPhase, Record};
+
+/// Counters of what was done. Clones share them.
+#[derive(Clone, Debug)]
+pub(in crate::controller) struct DrainMetrics {
+    cordoned: IntCounterVec,
+    uncordoned: IntCounterVec,
+    scheduled: IntCounterVec,
+    drained: IntCounterVec,
+    causes: IntCounterVec,
+}
+
+impl DrainMetrics {
+    /// Registers the counters.
+    pub(in crate::controller) fn register(registry: &Registry) -> prometheus::Result<Self> {
+        let counter = |name: &str, help: &str| {
+            let counter = IntCounterVec::new(Opts::new(name, help), &["result"])?;
+            for result in ["succeeded", "failed"] {
+                counter.with_label_values(&[result]);
+            }
+            registry.register(Box::new(counter.clone()))?;
+            Ok::<_, prometheus::Error>(counter)
+        };
+        let metrics = Self {
+            cordoned: counter("draino_cordoned_nodes_total", "Nodes cordoned.")?,
+            uncordoned: counter("draino_uncordoned_nodes_total", "Nodes uncordoned.")?,
+            scheduled: counter(
+                "draino_drain_scheduled_nodes_total",
+                "Drains scheduled; failed: a node cannot be drained for now.",
+            )?,
+            drained: counter("draino_drained_nodes_total", "Nodes drained.")?,
+            causes: IntCounterVec::new(
+                Opts::new(
+                    "ostrakon_drains_ended_total",
+                    "Drains that ended, by result and cause: evicted, node_deleted, deadline.",
+                ),
+                &["result", "cause"],
+            )?,
+        };
+        registry.register(Box::new(metrics.causes.clone()))?;
+        Ok(metrics)
+    }
+
+    /// Registers gauges of how the nodes stand, which are read when they are scraped.
+    pub(in crate::controller) fn register_gauges(
+        registry: &Registry,
+        shared: &Arc<Shared>,
+        drains: &Arc<Drains>,
+    ) -> prometheus::Result<()> {
+        registry.register(Box::new(Nodes {
+            shared: Arc::downgrade(shared),
+            drains: Arc::clone(drains),
+            phases: IntGaugeVec::new(
+                Opts::new(
+                    "ostrakon_drain_nodes",
+                    "Nodes that bear a record of ours, by phase of the drain.",
+                ),
+                &["phase"],
+            )?,
+            waiting: IntGauge::new(
+                "ostrakon_drain_capped_nodes",
+                "Bad nodes that are not cordoned since too many are out of use.",
+            )?,
+            out: IntGauge::new(
+                "ostrakon_nodes_out_of_use",
+                "Nodes that are cordoned by anybody, or about to be.",
+            )?,
+        }))
+    }
+
+    pub(super) fn cordoned(&self, result: &str) {
+        self.cordoned.with_label_values(&[result]).inc();
+    }
+
+    pub(super) fn uncordoned(&self, result: &str) {
+        self.uncordoned.with_label_values(&[result]).inc();
+    }
+
+    pub(super) fn scheduled(&self, result: &str) {
+        self.scheduled.with_label_values(&[result]).inc();
+    }
+
+    pub(super) fn drained(&self, result: &str, cause: &str) {
+        self.drained.with_label_values(&[result]).inc();
+        self.causes.with_label_values(&[result, cause]).inc();
+    }
+}
+
+/// Reads how the nodes stand.
+struct Nodes {
+    shared: Weak<Shared>,
+    drains: Arc<Drains>,
+    phases: IntGaugeVec,
+    waiting: IntGauge,
+    out: IntGauge,
+}
+
+impl Collector for Nodes {
+    fn desc(&self) -> Vec<&Desc> {
+        let mut desc = self.phases.desc();
+        desc.extend(self.waiting.desc());
+        desc.extend(self.out.desc());
+        desc
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        let mut counts = [0; DrainPhase::ALL.len()];
+        if let Some(shared) = self.shared.upgrade() {
+            shared.view.each_node(|node| {
+                let record = node.upkeep.as_ref().and_then(|upkeep| upkeep.record.as_deref());
+                if let Some(Ok(record)) = record.map(Record::parse) {
+                    counts[record.phase as usize] += 1;
+                }
+            });
+        }
+        for phase in DrainPhase::ALL {
+            self.phases.with_label_values(&[phase.label()]).set(counts[phase as usize]);
+        }
+        let ledger = self.drains.ledger.lock();
+        self.waiting.set(i64::try_from(ledger.waiting()).unwrap_or(i64::MAX));
+        self.out.set(ledger.out_of_use().0.into());
+        drop(ledger);
+        let mut families = self.phases.collect();
+        families.extend(self.waiting.collect());
+        families.extend(self.out.collect());
+        families
+    }
+}

@@ -1,0 +1,143 @@
+//! Tells people what became of a node: events with draino's reasons, counters, logs.
+
+use std::time::Duration;
+
+use tracing::{info, warn};
+
+use super::metrics::DrainMetrics;
+use crate::drain::{Capped, News};
+use crate::model::Node;
+use crate::observe::{NodeEvent, Recorder};
+
+/// Tells by all ways at once.
+#[derive(Clone)]
+pub(in crate::controller) struct Reporter {
+    pub recorder: Recorder,
+    pub metrics: DrainMetrics,
+}
+
+impl Reporter {
+    /// What a change that was stored means.
+    pub(super) fn tell(&self, node: &Node, news: &News) {
+        match news {
+            News::None => {}
+            News::Cordoned => {
+                self.metrics.cordoned("succeeded");
+                self.normal(node, "CordonSucceeded", "Cordoned node");
+            }
+            News::CordonedAgain => {
+                self.metrics.cordoned("succeeded");
+                let message = "Cordoned node again: cluster-autoscaler made it schedulable while \
+                               its conditions are bad";
+                self.normal(node, "CordonSucceeded", message);
+            }
+            News::Uncordoned => {
+                self.metrics.uncordoned("succeeded");
+                self.normal(node, "UncordonSucceeded", "Uncordoned node");
+            }
+            News::Scheduled(at) => {
+                self.metrics.scheduled("succeeded");
+                self.normal(node, "DrainScheduled", &format!("Will drain node after {at}"));
+            }
+            News::CalledOff(why) => {
+                self.normal(node, "DrainCancelled", &format!("Drain called off: {why}"));
+            }
+            News::Started => self.normal(node, "DrainStarting", "Draining node"),
+            News::Drained { cause } => {
+                self.metrics.drained("succeeded", cause);
+                self.normal(node, "DrainSucceeded", "Drained node");
+            }
+            News::Failed { cause, why } => {
+                self.metrics.drained("failed", cause);
+                self.warning(node, "DrainFailed", &format!("Draining failed: {why}"));
+            }
+            News::Held(why) => {
+                if self.recorder.is_news(node.uid, "drain held") {
+                    self.metrics.scheduled("failed");
+                    let message = format!("Drain scheduling failed: {why}");
+                    self.warning(node, "DrainSchedulingFailed", &message);
+                }
+            }
+            News::Lingers => {
+                let message = "The node was drained long ago and is still there; whoever removes \
+                               nodes does not, for example since its group is at its least size";
+                self.warning(node, "DrainedNodeLingers", message);
+            }
+            News::Unreadable(error) => {
+                let message = format!(
+                    "{error}; it is replaced, and the node's cordon, if there is \
+                    one, counts as somebody else's"
+                );
+                self.warning(node, "DrainRecordUnreadable", &message);
+            }
+        }
+    }
+
+    /// The node is about to be cordoned.
+    pub(super) fn cordoning(&self, node: &Node) {
+        if self.recorder.is_news(node.uid, "cordon starting") {
+            self.normal(node, "CordonStarting", "Cordoning node");
+        }
+    }
+
+    /// The node has to wait: too many are out of use.
+    pub(super) fn capped(&self, node: &Node, capped: &Capped) {
+        if self.recorder.is_news(node.uid, "cordon capped") {
+            self.normal(node, "CordonDeferred", &format!("Cordon has to wait: {capped}"));
+        }
+    }
+
+    /// Some pods are given less time than they ask for.
+    pub(super) fn grace_cut(&self, node: &Node, pods: usize, most: Duration) {
+        if self.recorder.is_news(node.uid, "grace cut") {
+            let message = format!(
+                "{pods} pods ask for a longer grace period than the policy allows, and are given {most:?}"
+            );
+            self.warning(node, "GracePeriodCut", &message);
+        }
+    }
+
+    /// A request for the node was refused or not answered. At most once a minute for a node and a
+    /// kind of step.
+    pub(super) fn step_failed(&self, node: &Node, what: &'static str, error: &str) {
+        if !self.recorder.is_news(node.uid, what) {
+            return;
+        }
+        match what {
+            "cordon" => {
+                self.metrics.cordoned("failed");
+                self.warning(node, "CordonFailed", &format!("Cordoning failed: {error}"));
+            }
+            "uncordon" => {
+                self.metrics.uncordoned("failed");
+                self.warning(node, "UncordonFailed", &format!("Uncordoning failed: {error}"));
+            }
+            "schedule" | "mark" => {
+                self.metrics.scheduled("failed");
+                let message = format!("Drain scheduling failed: {error}");
+                self.warning(node, "DrainSchedulingFailed", &message);
+            }
+            _ => {}
+        }
+    }
+
+    fn normal(&self, node: &Node, reason: &'static str, message: &str) {
+        info!(node = %node.name, reason, "{message}");
+        self.send(node, "Normal", reason, message);
+    }
+
+    fn warning(&self, node: &Node, reason: &'static str, message: &str) {
+        warn!(node = %node.name, reason, "{message}");
+        self.send(node, "Warning", reason, message);
+    }
+
+    fn send(&self, node: &Node, kind: &'static str, reason: &'static str, message: &str) {
+        self.recorder.about_node(&NodeEvent {
+            name: &node.name,
+            uid: node.uid,
+            kind,
+            reason,
+            message,
+        });
+    }
+}

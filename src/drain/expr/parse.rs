@@ -1,0 +1,439 @@
+//! Reads label expressions: words first, then by recursive descent, with types checked on the way.
+
+use std::sync::Arc;
+
+use regex::RegexBuilder;
+
+use super::{Pattern, Relation, Term, Text};
+use crate::drain::syntax::SyntaxError;
+
+/// Parentheses and negations within one another: deeper than any person writes, and well within
+/// the stack of a thread.
+const DEPTH: usize = 64;
+
+/// Bytes that a compiled regular expression may take. Patterns for labels take thousands.
+const PATTERN_BYTES: usize = 1 << 20;
+
+const LABEL_FORM: &str = "write a label as metadata.labels['KEY'] and a text in quotes";
+const COMPARE: &str = "compare it, as in metadata.labels['KEY'] == 'VALUE'";
+
+/// Reads a whole expression that says something.
+pub(super) fn term(text: &str) -> Result<Term, SyntaxError> {
+    let mut parser = Parser { text, tokens: tokens(text)?, next: 0, depth: 0 };
+    let (at, value) = parser.any()?;
+    let term = parser.truth(at, value)?;
+    match parser.peek() {
+        Token::End => Ok(term),
+        token => {
+            let cause = format!("{} cannot follow", token.name());
+            parser.fault(cause, "join with && or ||, or take it away")
+        }
+    }
+}
+
+/// A word of the expression.
+#[derive(Clone, Debug, PartialEq)]
+enum Token<'a> {
+    /// Letters, digits, `_`.
+    Word(&'a str),
+    /// A text in quotes, without them.
+    Quoted(String),
+    /// An operator or a bracket.
+    Symbol(&'static str),
+    /// Nothing more.
+    End,
+}
+
+impl Token<'_> {
+    /// What it is called in a message.
+    fn name(&self) -> String {
+        match self {
+            Self::Word(word) => format!("{word:?}"),
+            Self::Quoted(text) => format!("the text {text:?}"),
+            Self::Symbol(symbol) => format!("{symbol:?}"),
+            Self::End => "the end".to_owned(),
+        }
+    }
+}
+
+/// The longer ones first.
+const SYMBOLS: [&str; 14] =
+    ["==", "!=", "&&", "||", "!", "(", ")", "[", "]", ",", ".", "-", "/", "="];
+
+/// Each word with the byte at which it begins.
+fn tokens(text: &str) -> Result<Vec<(usize, Token<'_>)>, SyntaxError> {
+    let mut tokens = Vec::new();
+    let mut at = 0;
+    while let Some(c) = text[at..].chars().next() {
+        let rest = &text[at..];
+        let start = at;
+        let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        if c.is_whitespace() {
+            at += c.len_utf8();
+        } else if is_word(c) {
+            let length = rest.find(|c| !is_word(c)).unwrap_or(rest.len());
+            at += length;
+            tokens.push((start, Token::Word(&rest[..length])));
+        } else if c == '\'' || c == '"' {
+            let (length, quoted) = quoted(text, start, c)?;
+            at += length;
+            tokens.push((start, Token::Quoted(quoted)));
+        } else if let Some(symbol) = SYMBOLS.into_iter().find(|symbol| rest.starts_with(symbol)) {
+            at += symbol.len();
+            tokens.push((start, Token::Symbol(symbol)));
+        } else {
+            let remedy = match c {
+                '&' => "write && for and",
+                '|' => "write || for or",
+                _ => LABEL_FORM,
+            };
+            let cause = format!("{c:?} cannot be used here");
+            return Err(SyntaxError::new(text, start, cause, remedy));
+        }
+    }
+    tokens.push((text.len(), Token::End));
+    Ok(tokens)
+}
+
+/// The text between quotes, and how many bytes it takes with them.
+fn quoted(text: &str, start: usize, quote: char) -> Result<(usize, String), SyntaxError> {
+    let mut content = String::new();
+    let mut chars = text[start..].char_indices().skip(1);
+    while let Some((at, c)) = chars.next() {
+        if c == quote {
+            return Ok((at + 1, content));
+        }
+        if c != '\\' {
+            content.push(c);
+            continue;
+        }
+        match chars.next() {
+            Some((_, c @ ('\\' | '\'' | '"'))) => content.push(c),
+            Some((_, 'n')) => content.push('\n'),
+            Some((_, 'r')) => content.push('\r'),
+            Some((_, 't')) => content.push('\t'),
+            Some((_, c)) => {
+                let cause = format!("\\{c} means nothing in a text");
+                let remedy = "write a backslash as \\\\";
+                return Err(SyntaxError::new(text, start + at, cause, remedy));
+            }
+            None => break,
+        }
+    }
+    let remedy = format!("close it with {quote}");
+    Err(SyntaxError::new(text, start, "the text has no end", remedy))
+}
+
+/// What a part of an expression is.
+enum Value {
+    /// True or false.
+    Truth(Term),
+    /// A text.
+    Text(Text),
+    /// `['a', 'b']`.
+    List(Vec<Arc<str>>),
+    /// `metadata.labels`.
+    Labels,
+}
+
+impl Value {
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Truth(_) => "a truth",
+            Self::Text(_) => "a text",
+            Self::List(_) => "a list",
+            Self::Labels => "all the labels",
+        }
+    }
+}
+
+/// A value, and where it begins.
+type Placed = (usize, Value);
+
+/// What may stand between two values.
+#[derive(Clone, Copy)]
+enum Operator {
+    Compare(Relation),
+    In,
+    NotIn,
+    Matches,
+}
+
+struct Parser<'a> {
+    text: &'a str,
+    tokens: Vec<(usize, Token<'a>)>,
+    next: usize,
+    depth: usize,
+}
+
+impl<'a> Parser<'a> {
+    fn peek(&self) -> &Token<'a> {
+        self.tokens.get(self.next).map_or(&Token::End, |(_, token)| token)
+    }
+
+    fn at(&self) -> usize {
+        self.tokens.get(self.next).map_or(self.text.len(), |(at, _)| *at)
+    }
+
+    /// Takes the next word if it is this operator, in signs or in letters.
+    fn take(&mut self, symbol: &str, word: &str) -> bool {
+        let taken = match self.peek() {
+            Token::Symbol(next) => *next == symbol,
+            Token::Word(next) => *next == word,
+            _ => false,
+        };
+        self.next += usize::from(taken);
+        taken
+    }
+
+    /// Takes a sign that must be there.
+    fn expect(&mut self, symbol: &str) -> Result<(), SyntaxError> {
+        if self.take(symbol, symbol) {
+            return Ok(());
+        }
+        let cause = format!("{} where {symbol:?} was expected", self.peek().name());
+        self.fault(cause, format!("write {symbol} here"))
+    }
+
+    fn fault<T>(
+        &self,
+        cause: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> Result<T, SyntaxError> {
+        Err(self.error(self.at(), cause, remedy))
+    }
+
+    fn error(&self, at: usize, cause: impl Into<String>, remedy: impl Into<String>) -> SyntaxError {
+        SyntaxError::new(self.text, at, cause, remedy)
+    }
+
+    fn truth(&self, at: usize, value: Value) -> Result<Term, SyntaxError> {
+        match value {
+            Value::Truth(term) => Ok(term),
+            other => {
+                let cause = format!("{} is neither true nor false", other.name());
+                Err(self.error(at, cause, COMPARE))
+            }
+        }
+    }
+
+    fn wanted_text(&self, at: usize, value: Value) -> Result<Text, SyntaxError> {
+        match value {
+            Value::Text(text) => Ok(text),
+            other => {
+                let cause = format!("{} where a text was expected", other.name());
+                Err(self.error(at, cause, LABEL_FORM))
+            }
+        }
+    }
+
+    fn any(&mut self) -> Result<Placed, SyntaxError> {
+        self.chain("||", "or", Term::Any, Self::all)
+    }
+
+    fn all(&mut self) -> Result<Placed, SyntaxError> {
+        self.chain("&&", "and", Term::All, Self::comparison)
+    }
+
+    /// Parts with the same operator between them; a single part is itself.
+    fn chain(
+        &mut self,
+        symbol: &str,
+        word: &str,
+        join: fn(Vec<Term>) -> Term,
+        part: fn(&mut Self) -> Result<Placed, SyntaxError>,
+    ) -> Result<Placed, SyntaxError> {
+        let (at, first) = part(self)?;
+        if !self.take(symbol, word) {
+            return Ok((at, first));
+        }
+        let mut terms = vec![self.truth(at, first)?];
+        loop {
+            let (at, next) = part(self)?;
+            terms.push(self.truth(at, next)?);
+            if !self.take(symbol, word) {
+                return Ok((at, Value::Truth(join(terms))));
+            }
+        }
+    }
+
+    fn comparison(&mut self) -> Result<Placed, SyntaxError> {
+        let (at, mut value) = self.operand()?;
+        while let Some(operator) = self.operator()? {
+            let left = self.wanted_text(at, value)?;
+            let (right_at, right) = self.operand()?;
+            value = Value::Truth(self.compare(left, operator, right_at, right)?);
+        }
+        Ok((at, value))
+    }
+
+    fn operator(&mut self) -> Result<Option<Operator>, SyntaxError> {
+        let operator = match self.peek() {
+            Token::Symbol("==") => Operator::Compare(Relation::Equal),
+            Token::Symbol("!=") => Operator::Compare(Relation::Differs),
+            Token::Word("contains") => Operator::Compare(Relation::Contains),
+            Token::Word("startsWith") => Operator::Compare(Relation::StartsWith),
+            Token::Word("endsWith") => Operator::Compare(Relation::EndsWith),
+            Token::Word("matches") => Operator::Matches,
+            Token::Word("in") => Operator::In,
+            Token::Word("not") => {
+                self.next += 1;
+                if *self.peek() != Token::Word("in") {
+                    return self.fault("not between two values stands before in", "write not in");
+                }
+                Operator::NotIn
+            }
+            Token::Symbol("=") => return self.fault("= compares nothing", "write =="),
+            _ => return Ok(None),
+        };
+        self.next += 1;
+        Ok(Some(operator))
+    }
+
+    fn compare(
+        &self,
+        left: Text,
+        operator: Operator,
+        at: usize,
+        right: Value,
+    ) -> Result<Term, SyntaxError> {
+        Ok(match operator {
+            Operator::Compare(relation) => {
+                Term::Compare(left, relation, self.wanted_text(at, right)?)
+            }
+            Operator::In => self.is_in(left, at, right)?,
+            Operator::NotIn => Term::Not(Box::new(self.is_in(left, at, right)?)),
+            Operator::Matches => {
+                let Value::Text(Text::Literal(pattern)) = right else {
+                    let cause = "a regular expression must be a text in quotes";
+                    return Err(self.error(at, cause, "write it as in matches '^gpu-'"));
+                };
+                Term::Matches(left, self.pattern(at, &pattern)?)
+            }
+        })
+    }
+
+    fn is_in(&self, left: Text, at: usize, right: Value) -> Result<Term, SyntaxError> {
+        match right {
+            Value::List(list) => Ok(Term::OneOf(left, list)),
+            Value::Labels => Ok(Term::Has(left)),
+            other => {
+                let cause = format!("{} has nothing in it", other.name());
+                let remedy = "write a list, as in ['a', 'b'], or metadata.labels";
+                Err(self.error(at, cause, remedy))
+            }
+        }
+    }
+
+    fn pattern(&self, at: usize, pattern: &str) -> Result<Pattern, SyntaxError> {
+        let compiled = RegexBuilder::new(pattern).size_limit(PATTERN_BYTES).build();
+        compiled.map(Pattern).map_err(|error| {
+            let reason = error.to_string();
+            let reason = reason.lines().last().unwrap_or_default().trim();
+            let reason = reason.strip_prefix("error: ").unwrap_or(reason);
+            let cause = format!("this is no regular expression: {reason}");
+            self.error(at, cause, "mend it, or write \\\\ before a sign that is meant as it is")
+        })
+    }
+
+    fn operand(&mut self) -> Result<Placed, SyntaxError> {
+        let at = self.at();
+        if self.depth >= DEPTH {
+            return self.fault("too many parentheses within one another", "write it flatter");
+        }
+        self.depth += 1;
+        let value = self.operand_within()?;
+        self.depth -= 1;
+        Ok((at, value))
+    }
+
+    fn operand_within(&mut self) -> Result<Value, SyntaxError> {
+        if self.take("!", "not") {
+            let (at, value) = self.operand()?;
+            if !matches!(value, Value::Truth(_)) {
+                let cause = format!("{} cannot be negated", value.name());
+                let remedy = "put the comparison in parentheses, as in !(… == …)";
+                return Err(self.error(at, cause, remedy));
+            }
+            return Ok(Value::Truth(Term::Not(Box::new(self.truth(at, value)?))));
+        }
+        if self.take("(", "(") {
+            let (_, value) = self.any()?;
+            self.expect(")")?;
+            return Ok(value);
+        }
+        if self.take("[", "[") {
+            return Ok(Value::List(self.list()?));
+        }
+        let value = match self.peek() {
+            Token::Quoted(text) => Value::Text(Text::Literal(text.as_str().into())),
+            Token::Word("true") => Value::Truth(Term::Const(true)),
+            Token::Word("false") => Value::Truth(Term::Const(false)),
+            Token::Word("metadata") => {
+                self.next += 1;
+                return self.labels();
+            }
+            Token::Word(word) => {
+                let cause = format!("{word:?} is no known word");
+                return self.fault(cause, LABEL_FORM);
+            }
+            token => {
+                let cause = format!("{} where a label or a text was expected", token.name());
+                return self.fault(cause, LABEL_FORM);
+            }
+        };
+        self.next += 1;
+        Ok(value)
+    }
+
+    /// What follows `metadata`.
+    fn labels(&mut self) -> Result<Value, SyntaxError> {
+        if !(self.take(".", ".") && self.take("labels", "labels")) {
+            return self.fault("of a node only its labels can be used", "write metadata.labels");
+        }
+        if self.take("[", "[") {
+            let Token::Quoted(key) = self.peek() else {
+                return self.fault("the key of a label must be a text in quotes", LABEL_FORM);
+            };
+            let label = Text::Label(key.as_str().into());
+            self.next += 1;
+            self.expect("]")?;
+            return Ok(Value::Text(label));
+        }
+        if self.take(".", ".") {
+            let Token::Word(key) = self.peek() else {
+                return self.fault("the key of the label is missing", LABEL_FORM);
+            };
+            let label = Text::Label((*key).into());
+            self.next += 1;
+            if let Token::Symbol(symbol @ ("." | "-" | "/")) = self.peek() {
+                let cause = format!("{symbol:?} cannot follow");
+                let remedy =
+                    "quote a key that is no plain word: metadata.labels['example.com/key']";
+                return self.fault(cause, remedy);
+            }
+            return Ok(Value::Text(label));
+        }
+        Ok(Value::Labels)
+    }
+
+    /// What follows `[`.
+    fn list(&mut self) -> Result<Vec<Arc<str>>, SyntaxError> {
+        let mut list = Vec::new();
+        if self.take("]", "]") {
+            return Ok(list);
+        }
+        loop {
+            let Token::Quoted(text) = self.peek() else {
+                let remedy = "write it as in ['a', 'b']";
+                return self.fault("a list has texts in quotes", remedy);
+            };
+            list.push(text.as_str().into());
+            self.next += 1;
+            if !self.take(",", ",") {
+                self.expect("]")?;
+                return Ok(list);
+            }
+        }
+    }
+}

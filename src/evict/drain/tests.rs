@@ -1,0 +1,424 @@
+use std::collections::VecDeque;
+
+use jiff::Timestamp;
+use parking_lot::Mutex;
+use prometheus::{Registry, TextEncoder};
+
+use super::*;
+use crate::model::build::{at, node, noon, pod};
+use crate::model::{NodeName, Uid};
+
+/// What the view and the API server say, what was asked of the latter, and what people were told.
+struct World {
+    /// The pod as the view has it.
+    known: Option<Pod>,
+    /// The pod as the API server has it.
+    stored: Option<Pod>,
+    wanted: bool,
+    /// Answers to the next evictions, before they succeed.
+    refusals: VecDeque<Refused>,
+    /// The node cannot be read.
+    node_fails: bool,
+    budgets: Result<Vec<Arc<str>>, Failure>,
+    requests: Vec<String>,
+    told: Vec<String>,
+}
+
+#[derive(Clone)]
+struct Fake(Arc<Mutex<World>>);
+
+impl Fake {
+    fn request(&self, name: impl Into<String>) {
+        self.0.lock().requests.push(name.into());
+    }
+
+    fn tell(&self, text: impl Into<String>) {
+        self.0.lock().told.push(text.into());
+    }
+
+    fn answer(&self) -> Result<(), Refused> {
+        self.0.lock().refusals.pop_front().map_or(Ok(()), Err)
+    }
+}
+
+impl DrainJudge for Fake {
+    fn known(&self, _: &PodRef) -> Option<Arc<Pod>> {
+        self.0.lock().known.clone().map(Arc::new)
+    }
+
+    fn still_wanted(&self, _: &PodRef, order: &Order, node: Option<&Node>) -> bool {
+        assert_eq!(node.map(|node| &node.name), Some(&order.node), "asked by the node as read");
+        self.0.lock().wanted
+    }
+}
+
+impl Requests for Fake {
+    async fn mark(&self, _: &Pod, _: Timestamp) -> Result<Pod, Failure> {
+        panic!("the Eviction API marks the pod itself")
+    }
+
+    async fn delete(&self, _: &PodRef) -> Result<(), Failure> {
+        panic!("a deletion of a drain says with which grace")
+    }
+
+    async fn pod(&self, _: &PodRef) -> Result<Option<Pod>, Failure> {
+        self.request("pod");
+        Ok(self.0.lock().stored.clone())
+    }
+
+    async fn node(&self, name: &NodeName) -> Result<Option<Node>, Failure> {
+        self.request("node");
+        if self.0.lock().node_fails {
+            return Err(retry(FailureKind::Connection, None));
+        }
+        Ok(Some(node(name.as_str())))
+    }
+}
+
+impl DrainRequests for Fake {
+    async fn evict(&self, _: &PodRef, grace: Option<i64>) -> Result<(), Refused> {
+        self.request(grace.map_or("evict".to_owned(), |grace| format!("evict within {grace}")));
+        self.answer()
+    }
+
+    async fn delete_within(&self, _: &PodRef, grace: Option<i64>) -> Result<(), Failure> {
+        self.request(grace.map_or("delete".to_owned(), |grace| format!("delete within {grace}")));
+        self.answer().map_err(|refused| match refused {
+            Refused::Other(failure) => failure,
+            other => panic!("{other:?}"),
+        })
+    }
+
+    async fn budgets_over(&self, _: &PodRef) -> Result<Vec<Arc<str>>, Failure> {
+        self.request("budgets");
+        self.0.lock().budgets.clone()
+    }
+}
+
+impl DrainNotices for Fake {
+    fn evicting(&self, pod: &PodRef, _: &Order) {
+        self.tell(format!("evicting {pod}"));
+    }
+
+    fn blocked(&self, _: &PodRef, _: &Order, message: &str) {
+        self.tell(format!("blocked: {message}"));
+    }
+
+    fn several_budgets(&self, _: &PodRef, _: &Order, budgets: &[Arc<str>]) {
+        self.tell(format!("several: {}", budgets.join(" ")));
+    }
+
+    fn failing(&self, _: &PodRef, _: &Order, kind: FailureKind, _: &str) {
+        self.tell(format!("failing: {}", kind.label()));
+    }
+}
+
+struct Bench {
+    world: Arc<Mutex<World>>,
+    drainer: Drainer<Fake, Fake, Fake>,
+    orders: Arc<Orders>,
+    pace: Arc<Pace>,
+    registry: Registry,
+}
+
+fn order() -> Order {
+    Order {
+        node: "n1".into(),
+        policy: "p".into(),
+        session: "s".into(),
+        grace: None,
+        deadline: at(600),
+        delete: false,
+    }
+}
+
+fn bench() -> Bench {
+    let world = Arc::new(Mutex::new(World {
+        known: Some(pod("a")),
+        stored: Some(pod("a")),
+        wanted: true,
+        refusals: VecDeque::new(),
+        node_fails: false,
+        budgets: Ok(vec!["x".into(), "y".into()]),
+        requests: Vec::new(),
+        told: Vec::new(),
+    }));
+    let (orders, pace, registry) =
+        (Arc::<Orders>::default(), Arc::<Pace>::default(), Registry::new());
+    let metrics = OrderMetrics::register(&registry, Arc::clone(&orders)).unwrap();
+    let fake = || Fake(Arc::clone(&world));
+    let clock = Clock::starting_at(noon());
+    let (o, p) = (Arc::clone(&orders), Arc::clone(&pace));
+    let drainer = Drainer::new(fake(), fake(), fake(), o, metrics, clock, p);
+    Bench { world, drainer, orders, pace, registry }
+}
+
+impl Bench {
+    /// Carries out an order, at once.
+    async fn run(&self, order: Order) -> Outcome {
+        let (pod, order) = (pod("a").reference(), Arc::new(order));
+        self.orders.enter(&pod, &order);
+        self.drainer.carry_out(&OrderedJob { pod, order, due: Instant::now() }).await
+    }
+
+    async fn refused(&self, refusal: Refused) -> Duration {
+        self.world.lock().refusals.push_back(refusal);
+        match self.run(order()).await {
+            Outcome::Again(pause) => pause,
+            Outcome::Reconsider => panic!("it was given up"),
+        }
+    }
+
+    fn state(&self) -> OrderState {
+        self.orders.get(pod("a").uid).unwrap().state
+    }
+
+    fn requests(&self) -> Vec<String> {
+        std::mem::take(&mut self.world.lock().requests)
+    }
+
+    fn told(&self) -> Vec<String> {
+        std::mem::take(&mut self.world.lock().told)
+    }
+
+    fn counted(&self, result: &str) -> u64 {
+        self.scraped(&format!("ostrakon_drain_evictions_total{{result=\"{result}\"}}"))
+    }
+
+    fn scraped(&self, series: &str) -> u64 {
+        let text = TextEncoder::new().encode_to_string(&self.registry.gather()).unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix(series)).expect(series);
+        line.trim().parse().unwrap()
+    }
+}
+
+fn going() -> Pod {
+    pod("a").that_is(PodClass::Terminating)
+}
+
+fn retry(kind: FailureKind, after: Option<Duration>) -> Failure {
+    Failure::Retry { kind, message: "no".to_owned(), after }
+}
+
+fn blocked_by(budget: &str, after: Option<u64>) -> Refused {
+    Refused::Blocked {
+        budget: Some(budget.to_owned()),
+        message: format!("{budget} has nothing left"),
+        after: after.map(Duration::from_secs),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_is_evicted_after_a_look_at_its_node_and_then_awaited() {
+    let bench = bench();
+    assert_eq!(bench.run(order()).await, Outcome::Again(UNTIL_SEEN));
+    assert_eq!(bench.requests(), ["node", "evict"]);
+    assert_eq!(bench.told(), ["evicting default/a"]);
+    assert_eq!(bench.state(), OrderState::Sent);
+    assert_eq!(bench.counted("evicted"), 1);
+
+    bench.world.lock().known = Some(going());
+    tokio::time::advance(Duration::from_secs(3600)).await;
+    assert_eq!(bench.run(order()).await, Outcome::Again(UNTIL_SEEN));
+    assert!(bench.requests().is_empty(), "a long grace is nothing to ask about");
+    assert!(bench.told().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_grace_of_the_order_is_sent_and_the_last_resort_deletes() {
+    let bench = bench();
+    bench.run(Order { grace: Some(7), ..order() }).await;
+    assert_eq!(bench.requests(), ["node", "evict within 7"]);
+
+    let bench = self::bench();
+    bench.run(Order { delete: true, grace: Some(7), ..order() }).await;
+    assert_eq!(bench.requests(), ["node", "delete within 7"]);
+    assert_eq!((bench.counted("deleted"), bench.counted("evicted")), (1, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_drain_does_not_want_any_more_is_left_alone() {
+    let bench = bench();
+    bench.world.lock().wanted = false;
+    assert_eq!(bench.run(order()).await, Outcome::Reconsider);
+    assert_eq!(bench.requests(), ["node"]);
+    assert!(bench.told().is_empty());
+    assert_eq!(bench.counted("withdrawn"), 1);
+
+    let bench = self::bench();
+    bench.world.lock().known = None;
+    assert_eq!(bench.run(order()).await, Outcome::Reconsider, "it is gone");
+    assert!(bench.requests().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_cannot_be_read_holds_the_eviction_back() {
+    let bench = bench();
+    bench.world.lock().node_fails = true;
+    let outcome = bench.run(order()).await;
+    assert!(matches!(outcome, Outcome::Again(_)));
+    assert_eq!(bench.state(), OrderState::Failing(FailureKind::Connection));
+    assert_eq!(bench.requests(), ["node"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_is_going_already_is_never_evicted() {
+    let bench = bench();
+    bench.world.lock().known = Some(going());
+    assert_eq!(bench.run(order()).await, Outcome::Again(UNTIL_SEEN));
+    assert!(bench.requests().is_empty() && bench.told().is_empty());
+    assert_eq!(bench.state(), OrderState::Sent);
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_an_eviction_that_is_not_seen_it_looks_before_it_evicts_again() {
+    let bench = bench();
+    bench.run(order()).await;
+    bench.requests();
+    bench.world.lock().stored = Some(going());
+    bench.run(order()).await;
+    assert_eq!(bench.requests(), ["pod"], "it is going, and the watch is late");
+    bench.world.lock().stored = None;
+    bench.run(order()).await;
+    assert_eq!(bench.requests(), ["pod"], "it is gone, and the watch is late");
+    bench.world.lock().stored = Some(pod("a"));
+    tokio::time::advance(Duration::from_secs(2)).await;
+    bench.run(order()).await;
+    assert_eq!(bench.requests(), ["pod", "node", "evict"], "somebody undid it");
+    assert_eq!(bench.told(), ["evicting default/a"], "told once");
+}
+
+#[tokio::test(start_paused = true)]
+async fn gone_or_another_pod_is_no_failure() {
+    let bench = bench();
+    assert_eq!(bench.refused(Refused::Other(Failure::Gone)).await, UNTIL_SEEN);
+    assert_eq!((bench.state(), bench.counted("already_gone")), (OrderState::Sent, 1));
+
+    let doubtful = || {
+        let message = "UID".to_owned();
+        Refused::Other(Failure::Doubtful { kind: FailureKind::Conflict, message })
+    };
+    let bench = self::bench();
+    bench.world.lock().stored = None;
+    bench.refused(doubtful()).await;
+    assert_eq!(bench.requests(), ["node", "evict", "pod"]);
+    assert_eq!(bench.state(), OrderState::Sent);
+
+    let bench = self::bench();
+    bench.refused(doubtful()).await;
+    assert_eq!(bench.state(), OrderState::Failing(FailureKind::Conflict), "it is the same pod");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_budget_is_told_of_once_and_waited_for_with_growing_pauses() {
+    let bench = bench();
+    let window = bench.pace.window();
+    let mut pauses = Vec::new();
+    for _ in 0..5 {
+        pauses.push(bench.refused(blocked_by("x", None)).await);
+    }
+    assert_eq!(bench.state(), OrderState::Blocked);
+    assert_eq!(bench.told(), ["evicting default/a", "blocked: x has nothing left"]);
+    assert_eq!(bench.counted("blocked"), 5);
+    assert!(pauses[0] >= Duration::from_secs(5) && pauses[0] <= Duration::from_secs(10));
+    assert!(pauses[4] >= Duration::from_secs(30) && pauses[4] <= Duration::from_secs(60));
+    assert_eq!(bench.pace.window(), window, "a budget is no overload");
+    let ordered = bench.orders.get(pod("a").uid).unwrap();
+    assert_eq!((ordered.refusals, ordered.failures), (5, 0));
+    assert_eq!(ordered.last_error.as_deref(), Some("x has nothing left"));
+    assert!(ordered.next_try.is_some());
+
+    bench.refused(blocked_by("y", None)).await;
+    assert_eq!(bench.told(), ["blocked: y has nothing left"], "another budget is news");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_servers_hint_is_honoured_within_bounds() {
+    let bench = bench();
+    let pause = bench.refused(blocked_by("x", Some(45))).await;
+    assert!(pause >= Duration::from_secs(45), "{pause:?}");
+    let pause = bench.refused(blocked_by("x", Some(86_400))).await;
+    assert_eq!(pause, Duration::from_secs(60));
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_budgets_are_named_once_and_tried_again_rarely() {
+    let bench = bench();
+    assert_eq!(bench.refused(Refused::SeveralBudgets).await, SEVERAL_BUDGETS);
+    assert_eq!(bench.told(), ["evicting default/a", "several: x y"]);
+    assert_eq!(bench.state(), OrderState::SeveralBudgets);
+    bench.requests();
+    assert_eq!(bench.refused(Refused::SeveralBudgets).await, SEVERAL_BUDGETS);
+    assert!(!bench.requests().contains(&"budgets".to_owned()), "their names are known");
+    assert!(bench.told().is_empty());
+
+    let bench = self::bench();
+    bench.world.lock().budgets = Err(retry(FailureKind::Forbidden, None));
+    bench.refused(Refused::SeveralBudgets).await;
+    assert_eq!(bench.told(), ["evicting default/a", "several: "], "said all the same");
+}
+
+#[tokio::test(start_paused = true)]
+async fn overload_makes_the_window_smaller_and_every_failure_is_tried_again() {
+    let bench = bench();
+    let window = bench.pace.window();
+    let after = Some(Duration::from_secs(3));
+    let pause = bench.refused(Refused::Other(retry(FailureKind::Throttled, after))).await;
+    assert!(pause >= Duration::from_secs(3));
+    assert!(bench.pace.window() < window);
+    assert_eq!(bench.state(), OrderState::Failing(FailureKind::Throttled));
+    for kind in FailureKind::ALL {
+        bench.refused(Refused::Other(retry(kind, None))).await;
+        assert_eq!(bench.state(), OrderState::Failing(kind));
+    }
+    let told = bench.told();
+    assert_eq!(told.len(), 1 + FailureKind::ALL.len(), "each kind once: {told:?}");
+    let pause = bench.refused(Refused::Other(retry(FailureKind::Server, None))).await;
+    assert!(pause <= BACKOFF.most);
+    bench.run(order()).await;
+    assert_eq!(bench.state(), OrderState::Sent);
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_of_a_node_share_one_look_at_it() {
+    let bench = bench();
+    bench.run(order()).await;
+    let other = Arc::new(order());
+    let job = OrderedJob { pod: pod("b").reference(), order: other, due: Instant::now() };
+    bench.drainer.carry_out(&job).await;
+    assert_eq!(bench.requests(), ["node", "evict", "evict"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_whose_order_was_dropped_does_not_come_back_into_the_record() {
+    let bench = bench();
+    let job =
+        OrderedJob { pod: pod("a").reference(), order: Arc::new(order()), due: Instant::now() };
+    bench.drainer.carry_out(&job).await;
+    assert!(bench.orders.is_empty());
+}
+
+#[test]
+fn orders_are_listed_by_node_and_counted_by_state() {
+    let orders = Orders::default();
+    let order = Arc::new(order());
+    orders.enter(&pod("a").reference(), &order);
+    orders.enter(&pod("b").on("n2").reference(), &order);
+    orders.update(pod("a").uid, |ordered| ordered.state = OrderState::Blocked);
+    let delete = Arc::new(Order { delete: true, ..(*order).clone() });
+    orders.enter(&pod("a").reference(), &delete);
+    let here = orders.on(&"n1".into());
+    assert_eq!((here.len(), &*here[0].pod.name, here[0].order.delete), (1, "a", true));
+    assert_eq!(orders.counts()["blocked"], 1);
+    assert_eq!(orders.counts()["due"], 1);
+    assert!(orders.leave(pod("a").uid) && !orders.leave(Uid(9)));
+    assert_eq!(orders.len(), 1);
+}
+
+#[tokio::test]
+async fn the_backlog_of_drains_is_counted_when_it_is_asked_for() {
+    let bench = bench();
+    bench.orders.enter(&pod("a").reference(), &Arc::new(order()));
+    assert_eq!(bench.scraped("ostrakon_drain_backlog_pods{state=\"due\"}"), 1);
+    assert_eq!(bench.scraped("ostrakon_drain_backlog_pods{state=\"blocked\"}"), 0);
+}
