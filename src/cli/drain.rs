@@ -17,6 +17,7 @@ const NAME: &str = "default";
 
 /// Which nodes are cordoned and drained: by a file, or by a single policy.
 #[derive(Debug, Args)]
+#[allow(clippy::struct_excessive_bools, reason = "flags that are given or not")]
 #[command(next_help_heading = "Cordon and drain")]
 pub(super) struct DrainArguments {
     /// File with drain policies (docs/config.md); it takes the place of all flags below

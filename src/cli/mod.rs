@@ -35,7 +35,7 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    Run(run::Arguments),
+    Run(Box<run::Arguments>),
     Demo(demo::Arguments),
     Config(config::Arguments),
 }
@@ -58,7 +58,7 @@ pub fn main() -> ExitCode {
     };
     let format = arguments.command.log_format();
     let outcome = match arguments.command {
-        Command::Run(arguments) => run::run(arguments),
+        Command::Run(arguments) => run::run(*arguments),
         Command::Demo(arguments) => demo::run(&arguments),
         Command::Config(arguments) => config::run(&arguments),
     };

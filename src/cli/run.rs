@@ -90,7 +90,9 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<()> {
     start_logs(arguments.log_format, &arguments.log_level);
     let policies = arguments.drain.policies()?;
     if !policies.is_empty() {
-        lint(&policies).iter().for_each(|warning| warn!("{warning}"));
+        for warning in lint(&policies) {
+            warn!("{warning}");
+        }
     }
     let config = Config {
         kubeconfig: arguments.kubeconfig,

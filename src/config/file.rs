@@ -15,7 +15,8 @@ use serde::{Deserialize, Deserializer};
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[schemars(title = "ostrakon configuration")]
 pub(super) struct File {
-    /// Drain policies. A node is under the first one that selects it.
+    /// Drain policies. Every one that selects a node judges it; a drain goes by the settings of the
+    /// first that finds it bad.
     pub(super) drain_policies: Vec<PolicyEntry>,
 }
 

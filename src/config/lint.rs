@@ -26,8 +26,12 @@ pub fn lint(policies: &[Policy]) -> Vec<String> {
     }
     for (index, policy) in policies.iter().enumerate() {
         let mut warn = |text: String| warnings.push(format!("policy {:?}: {text}", policy.name));
-        if let Some(text) = shadowed(policy, &policies[..index]) {
-            warn(text);
+        if let Some(other) = policies[..index].iter().find(|other| other.nodes == policy.nodes) {
+            warn(format!(
+                "policy {:?} selects the same nodes and comes first, so a drain mostly goes by its \
+                 settings; join the two, or narrow one",
+                other.name
+            ));
         }
         for rule in &policy.conditions {
             condition(policy, rule, &mut warn);
@@ -51,17 +55,6 @@ pub fn lint(policies: &[Policy]) -> Vec<String> {
         }
     }
     warnings
-}
-
-/// Why no node ever gets to this policy, if an earlier one is seen to take them all.
-fn shadowed(policy: &Policy, earlier: &[Policy]) -> Option<String> {
-    let every = |it: &Policy| it.nodes == crate::drain::NodeSelector::default();
-    let other = earlier.iter().find(|other| other.nodes == policy.nodes || every(other))?;
-    Some(format!(
-        "it applies to no node, since policy {:?} comes before it and takes them; move it up or \
-         narrow the other",
-        other.name
-    ))
 }
 
 fn condition(policy: &Policy, rule: &ConditionRule, warn: &mut impl FnMut(String)) {

@@ -10,7 +10,8 @@ use super::expr::LabelExpr;
 use super::window::Window;
 use crate::model::{Labels, Upkeep};
 
-/// Everything that one drain policy says. A node is under the first policy that selects it.
+/// Everything that one drain policy says. Every policy that selects a node judges it; a drain goes
+/// by the settings of the first that finds it bad.
 #[derive(Clone, Debug)]
 pub struct Policy {
     /// Its name, unique in the configuration: for logs, events, metrics and the record on a node.

@@ -101,13 +101,13 @@ pub(super) fn parse(arguments: &[String]) -> Result<Given, String> {
                 continue;
             }
             (_, Some(value)) => value,
-            (_, None) => match rest.next_if(|next| !next.starts_with('-')) {
-                Some(value) => value.clone(),
-                None => {
+            (_, None) => {
+                let Some(value) = rest.next_if(|next| !next.starts_with('-')) else {
                     wrong.push(format!("{written} has no value; write {written}=VALUE"));
                     continue;
-                }
-            },
+                };
+                value.clone()
+            }
         };
         let values = given.flags.entry(name).or_default();
         if takes == Takes::Text && !values.is_empty() {

@@ -8,6 +8,7 @@ use crate::config::protection;
 use crate::drain::{
     ConditionRule, DURATION_REMEDY, LabelExpr, format_conditions, format_duration, parse_duration,
 };
+use crate::model::ConditionStatus;
 
 /// The file for what was given to draino. The error says all that is wrong with it.
 pub(super) fn file(given: &Given) -> Result<String, String> {
@@ -52,6 +53,14 @@ fn written(given: &Given, wrong: &mut Vec<String>) -> String {
          its minimum age), asks that of all recorded conditions (draino: of one), and does it too \
          where the type of a condition has vanished.",
     );
+    let dead = |it: &ConditionRule| &*it.kind == "Ready" && it.status == ConditionStatus::Unknown;
+    if rules.iter().any(dead) {
+        file.say(
+            2,
+            "A node whose Ready is Unknown is cordoned and not drained: no pod ends there. Taint \
+             eviction removes its pods.",
+        );
+    }
     file.line(2, "conditions:");
     for rule in &rules {
         file.line(3, &format!("- {}", quoted(&rule.to_string())));
@@ -86,8 +95,8 @@ fn nodes(expression: &LabelExpr, file: &mut Writer) {
     file.blank();
     file.say(
         2,
-        "The same nodes. A node that is selected no more while ostrakon has it cordoned is \
-         uncordoned, where draino forgets it.",
+        "The same nodes. A node that is selected no more is uncordoned when its conditions are \
+         over, where draino forgets it.",
     );
     file.line(2, &format!("nodeLabelExpression: {}", quoted(&expression.to_string())));
 }

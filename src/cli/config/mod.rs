@@ -9,8 +9,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow};
 use clap::{Args, Subcommand};
+use jiff::Timestamp;
 
 use super::Usage;
+use crate::clock::system_time;
 use crate::config::{FileError, lint, read_policies, schema};
 use crate::drain::{CapScope, Limit, NodeSelector, Policy, format_duration};
 
@@ -37,7 +39,7 @@ enum Command {
     ///
     /// Comments in it say where the two differ. Example:
     ///
-    ///   ostrakon config from-draino -- --drain-buffer=5m KernelDeadlock Ready=Unknown,10m
+    ///   ostrakon config from-draino -- --drain-buffer=5m Ready=False,10m
     #[command(verbatim_doc_comment)]
     FromDraino {
         /// Draino's arguments
@@ -88,15 +90,15 @@ fn check(path: &Path) -> anyhow::Result<String> {
         }
         error @ FileError::Shape(_) => anyhow!("{name}: {error}"),
     })?;
-    Ok(summary(&name.to_string(), &policies))
+    Ok(summary(&name.to_string(), &policies, system_time()))
 }
 
-fn summary(name: &str, policies: &[Policy]) -> String {
+fn summary(name: &str, policies: &[Policy], now: Timestamp) -> String {
     let many = if policies.len() == 1 { "policy" } else { "policies" };
     let mut text = format!("{name} can be used: {} drain {many}\n", policies.len());
     for policy in policies {
         let _ = writeln!(text, "\n{}", policy.name);
-        for (key, value) in rows(policy) {
+        for (key, value) in rows(policy, now) {
             let _ = writeln!(text, "  {key:<11} {value}");
         }
     }
@@ -111,7 +113,7 @@ fn summary(name: &str, policies: &[Policy]) -> String {
 }
 
 /// A policy in a few lines.
-fn rows(policy: &Policy) -> Vec<(&'static str, String)> {
+fn rows(policy: &Policy, now: Timestamp) -> Vec<(&'static str, String)> {
     let mut rows = Vec::new();
     rows.push(("nodes", nodes(&policy.nodes)));
     for rule in &policy.conditions {
@@ -144,7 +146,11 @@ fn rows(policy: &Policy) -> Vec<(&'static str, String)> {
     let spacing = format_duration(policy.pace.spacing);
     rows.push(("drain", format!("{notice} after the cordon, {spacing} after another")));
     if !policy.windows.is_empty() {
-        rows.push(("windows", count(policy.windows.len(), "window")));
+        let opens = match policy.next_opening(now) {
+            Some(opens) if opens > now => format!("opens {opens}"),
+            _ => "open now".to_owned(),
+        };
+        rows.push(("windows", format!("{}, {opens}", count(policy.windows.len(), "window"))));
     }
     let deadline = match policy.deadline {
         Some(deadline) => format_duration(deadline),

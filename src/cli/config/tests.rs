@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::drain::{PodRules, Undrainable};
+use crate::model::build::noon;
 
 fn from_draino(arguments: &[&str]) -> Result<String, String> {
     let arguments: Vec<_> = arguments.iter().map(|&argument| argument.to_owned()).collect();
@@ -119,7 +120,7 @@ fn arguments_that_draino_takes_wrongly_are_refused() {
 #[test]
 fn a_file_is_summed_up_with_what_is_seldom_meant() {
     let text = include_str!("../../../docs/config.example.yaml");
-    let summary = summary("FILE", &read_policies(text).unwrap());
+    let summary = summary("FILE", &read_policies(text).unwrap(), noon());
     let expected = "\
 FILE can be used: 2 drain policies
 
@@ -129,7 +130,7 @@ gpu
   bad         GpuThrottled=True,10m0s; over after 30m0s, stale after 15m0s
   out of use  2 of all nodes, 1 per topology.kubernetes.io/zone
   drain       10s after the cordon, 1h0m0s after another
-  windows     1 window
+  windows     1 window, opens 2026-01-01T21:00:00Z
   deadline    2h0m0s, then GiveUp
 
 default
