@@ -50,6 +50,20 @@ fn the_cluster_role_grants_exactly_what_the_program_needs() {
     assert_grants_exactly(&rules, controller::permissions());
 }
 
+#[test]
+fn the_component_for_drains_grants_exactly_what_they_need_on_top_to_the_same_account() {
+    let role: ClusterRole = manifest("../components/drain/clusterrole.yaml");
+    let rules = role.rules.unwrap();
+    assert_grants_exactly(&rules, controller::drain_permissions());
+    let both =
+        controller::drain_permissions().iter().filter(|p| controller::permissions().contains(p));
+    assert_eq!(both.count(), 0, "granted by the base already");
+    let binding: ClusterRoleBinding = manifest("../components/drain/clusterrolebinding.yaml");
+    assert_eq!(Some(&binding.role_ref.name), role.metadata.name.as_ref());
+    let base: ClusterRoleBinding = manifest("clusterrolebinding.yaml");
+    assert_eq!(binding.subjects, base.subjects);
+}
+
 fn assert_grants_exactly(rules: &[PolicyRule], needed: &[Permission]) {
     let granted: Vec<String> = rules.iter().flat_map(rights).collect();
     let distinct: BTreeSet<String> = granted.iter().cloned().collect();

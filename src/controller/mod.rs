@@ -26,5 +26,5 @@ mod state;
 mod time_watch;
 mod work;
 
-pub use preflight::{election_permissions, permissions};
+pub use preflight::{drain_permissions, election_permissions, permissions};
 pub use run::{Failed, Running, StartError, start};

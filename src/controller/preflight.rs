@@ -30,6 +30,21 @@ const fn needed(
     Permission { verb, group: "", resource, subresource }
 }
 
+/// The rights that a run needs on top which cordons and drains nodes.
+/// `deploy/kustomize/components/drain` grants these and no others.
+const FOR_DRAINS: [Permission; 5] = [
+    needed("patch", "nodes", "status"),
+    needed("create", "pods", "eviction"),
+    Permission { verb: "list", group: "policy", resource: "poddisruptionbudgets", subresource: "" },
+    Permission { verb: "get", group: "apps", resource: "daemonsets", subresource: "" },
+    Permission { verb: "get", group: "apps", resource: "statefulsets", subresource: "" },
+];
+
+/// What a run needs on top where a drain policy is configured.
+pub fn drain_permissions() -> &'static [Permission] {
+    &FOR_DRAINS
+}
+
 /// The rights to the lease, in its namespace, that a run needs which takes part in an election.
 const FOR_ELECTION: [Permission; 3] = [on_leases("create"), on_leases("get"), on_leases("update")];
 
@@ -74,6 +89,12 @@ pub enum PreflightError {
     /// Rights are missing.
     #[error("missing permission: {0}; apply the ClusterRole in deploy/kustomize/base")]
     Missing(String),
+    /// Rights are missing that drains need.
+    #[error(
+        "missing permission: {0}; a drain policy is configured, so add the component \
+         deploy/kustomize/components/drain, or take the policies away"
+    )]
+    MissingForDrains(String),
     /// Rights to the lease are missing.
     #[error(
         "missing permission: {missing} in namespace {namespace}; apply the Role in \
@@ -88,19 +109,26 @@ pub enum PreflightError {
     },
 }
 
-/// Asks the API server for every right that is needed; those to the lease in the namespace
-/// `election`, if there is one.
+/// Asks the API server for every right that is needed: those to the lease in the namespace
+/// `election`, if there is one, and those of drains if there are any.
 pub(super) async fn check(
     api: &Api,
     server: &str,
     election: Option<&str>,
+    drains: bool,
 ) -> Result<(), PreflightError> {
-    let missing = missing(api, server, permissions(), "").await?;
-    if !missing.is_empty() {
-        return Err(PreflightError::Missing(missing));
+    let lacking = missing(api, server, permissions(), "").await?;
+    if !lacking.is_empty() {
+        return Err(PreflightError::Missing(lacking));
+    }
+    if drains {
+        let lacking = missing(api, server, drain_permissions(), "").await?;
+        if !lacking.is_empty() {
+            return Err(PreflightError::MissingForDrains(lacking));
+        }
     }
     let Some(namespace) = election else { return Ok(()) };
-    let missing = self::missing(api, server, election_permissions(), namespace).await?;
+    let missing = missing(api, server, election_permissions(), namespace).await?;
     if missing.is_empty() {
         return Ok(());
     }
@@ -137,4 +165,40 @@ async fn missing(
         }
     }
     Ok(missing.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use http::{Request, Response};
+    use kube::Client;
+    use kube::client::Body;
+    use prometheus::Registry;
+    use tower::service_fn;
+
+    use super::*;
+    use crate::cluster::Metrics;
+
+    /// A server that grants everything but what is about this resource.
+    fn lacking(resource: &'static str) -> Api {
+        let service = service_fn(move |request: Request<Body>| async move {
+            let review = request.into_body().collect_bytes().await.unwrap();
+            let review: serde_json::Value = serde_json::from_slice(&review).unwrap();
+            let allowed = review["spec"]["resourceAttributes"]["resource"] != resource;
+            let answer = serde_json::json!({"status": {"allowed": allowed}}).to_string();
+            Ok::<_, Infallible>(Response::new(Body::from(answer.into_bytes())))
+        });
+        Api::new(Client::new(service, "default"), Metrics::register(&Registry::new()).unwrap())
+    }
+
+    #[tokio::test]
+    async fn rights_of_drains_are_asked_for_where_there_are_drains_only() {
+        let api = lacking("poddisruptionbudgets");
+        assert!(check(&api, "server", None, false).await.is_ok());
+        let error = check(&api, "server", None, true).await.unwrap_err().to_string();
+        assert!(error.contains("missing permission: list poddisruptionbudgets.policy;"), "{error}");
+        assert!(error.contains("components/drain"), "{error}");
+        assert!(check(&lacking(""), "server", None, true).await.is_ok());
+    }
 }
