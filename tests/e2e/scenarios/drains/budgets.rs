@@ -77,7 +77,10 @@ async fn what_no_budget_ever_lets_go_is_named_and_others_go_on(ctx: &Ctx) -> Res
     let fine = stage.node("fine", QUICK).await?;
     let kept = async |name: &str, node| stage.arena.create(stage.kept(name, node).await?).await;
     let twice = kept("twice", &two).await?;
-    let strict = kept("strict", &never).await?;
+    // Such a budget is reckoned only where a set says how many pods there are to be.
+    let strict = pod("strict").selects(&never).grace(5);
+    stage.arena.replica_set("strict", 1, strict).await?;
+    let strict = stage.arena.healthy("strict", 1).await?.remove(0).pod;
     let free = kept("free", &fine).await?;
     stage.arena.budget("first-of-two", "twice", json!({ "minAvailable": 0 })).await?;
     stage.arena.budget("second-of-two", "twice", json!({ "minAvailable": 0 })).await?;

@@ -38,8 +38,8 @@ const CONDITIONS: &str = "draino.planet.com/conditions";
 const RECORD: &str = "ostrakon.dev/drain";
 pub(super) const RETRY: &str = "draino/drain-retry";
 
-/// Under which name ostrakon's events appear.
-const REPORTER: &str = "taint-eviction-controller";
+/// Under which name ostrakon's events about drains appear.
+const REPORTER: &str = "ostrakon";
 
 /// An arena with hollow kubelets.
 pub(super) struct Stage {
