@@ -3,7 +3,7 @@
 CARGO ?= cargo
 CONTROL_PLANE := tests/control-plane/build
 
-.PHONY: help demo fmt lint test doc control-plane e2e e2e-alone e2e-upstream compare bench bench-cluster deny ci
+.PHONY: help demo fmt lint test doc control-plane e2e e2e-alone e2e-upstream compare bench bench-cluster bench-scale deny ci
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "%-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -16,7 +16,7 @@ fmt: ## check the format; `cargo fmt` mends it
 
 lint: ## clippy over everything, warnings denied
 	$(CARGO) clippy --locked --all-targets
-	$(CARGO) clippy --locked --test e2e --test upstream --bench cluster # left out of the above, to be run by name only
+	$(CARGO) clippy --locked --test e2e --test upstream --bench cluster --bench scale # left out of the above, to be run by name only
 
 test: ## unit, property and simulation tests; needs a Rust toolchain and nothing else
 	$(CARGO) test --locked
@@ -49,6 +49,9 @@ RUNS ?= 3
 
 bench-cluster: control-plane ## ostrakon beside the built-in taint eviction; writes docs/benchmarks; needs Go and Linux
 	NODES=$(NODES) PODS_PER_NODE=$(PODS_PER_NODE) RUNS=$(RUNS) $(CARGO) bench --locked --bench cluster
+
+bench-scale: ## the controller at 5,000 to 65,000 nodes on a server that makes them up; writes docs/benchmarks; Linux
+	$(CARGO) bench --locked --bench scale
 
 deny: ## licences, sources and duplicates of the dependencies; needs cargo-deny
 	$(CARGO) deny --all-features check bans licenses sources

@@ -67,6 +67,7 @@ fn work_queue(c: &mut Criterion) {
             }
         });
     });
+    group.bench_function("add_get_done_contended", |b| b.iter(|| contended(KEYS)));
     for number in 0..KEYS {
         queue.add(uid(number));
     }
@@ -78,6 +79,37 @@ fn work_queue(c: &mut Criterion) {
         });
     });
     group.finish();
+}
+
+/// Two threads add the same keys, two work on them, all on one queue.
+fn contended(keys: u64) {
+    let queue = WorkQueue::new();
+    thread::scope(|scope| {
+        let workers = [0, 1].map(|_| {
+            scope.spawn(|| {
+                while let Some(key) = queue.get() {
+                    queue.done(black_box(&key));
+                }
+            })
+        });
+        let adders = [0, 1].map(|_| {
+            scope.spawn(|| {
+                for number in 0..keys {
+                    queue.add(uid(number));
+                }
+            })
+        });
+        for adder in adders {
+            let _ = adder.join();
+        }
+        while !queue.is_empty() {
+            thread::yield_now();
+        }
+        queue.shutdown();
+        for worker in workers {
+            let _ = worker.join();
+        }
+    });
 }
 
 /// Counts what it handles; a node makes it arm all its pods.

@@ -1,4 +1,5 @@
-//! What a pod costs, as a gate: 150,000 of them are to fit into 64 MiB with all that is around them.
+//! What a pod and a countdown cost, as a gate: 150,000 pods are to fit into 64 MiB with all that is
+//! around them.
 //!
 //! Counted are the bytes that are asked for, which do not depend on the machine; an allocator adds
 //! a tenth or so.
@@ -7,7 +8,9 @@ use allocation_counter::measure;
 use bytes::Bytes;
 use ostrakon::cluster::{PodDecoder, View, decode_node, wire};
 use ostrakon::model::Pod;
+use ostrakon::pipeline::TimedQueue;
 use prost::Message;
+use tokio::time::{Duration, Instant};
 
 /// Objects of a cluster, in protobuf.
 struct Cluster {
@@ -112,4 +115,34 @@ fn a_version_that_says_nothing_new_costs_nothing_that_stays() {
     let objects = cluster.pods.len() + cluster.nodes.len();
     let a_thing = used.count_total / u64::try_from(objects).unwrap_or(1);
     assert!(a_thing <= 1, "only the name is copied to be compared, not {a_thing} things");
+}
+
+/// Bytes a countdown, of a million with keys and values as small as they come.
+fn bytes_a_countdown(change: impl Fn(&TimedQueue<u128, u64>, u64)) -> i64 {
+    const COUNT: u64 = 1_000_000;
+    let used = measure(|| {
+        let queue = TimedQueue::new();
+        for number in 0..COUNT {
+            change(&queue, number);
+        }
+        std::mem::forget(queue);
+    });
+    used.bytes_current / i64::try_from(COUNT).unwrap_or(1)
+}
+
+#[test]
+fn a_countdown_costs_little() {
+    let now = Instant::now();
+    let due = |number: u64| now + Duration::from_millis(number.wrapping_mul(7_919) % 300_000);
+    let armed = bytes_a_countdown(|queue, number| {
+        queue.arm(number.into(), due(number), number);
+    });
+    // Twice, so that what they were moved from is in the way.
+    let moved = bytes_a_countdown(|queue, number| {
+        queue.arm(number.into(), due(number), number);
+        queue.arm(number.into(), due(number + 1), number);
+    });
+    println!("{armed} bytes a countdown, {moved} if it was moved");
+    assert!(armed <= 100, "{armed} bytes");
+    assert!(moved <= 130, "{moved} bytes");
 }

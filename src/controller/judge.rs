@@ -71,6 +71,7 @@ impl DrainJudge for View {
     /// the order.
     fn still_wanted(&self, _: &PodRef, order: &Order, node: Option<&Node>) -> bool {
         let (Some(drains), Some(node)) = (&self.shared.drains, node) else { return false };
-        drains.is_draining(node, &order.session, self.shared.clock.now())
+        let now = self.shared.clock.now();
+        now < order.deadline && drains.is_draining(node, &order.session, now)
     }
 }

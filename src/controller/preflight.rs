@@ -1,7 +1,13 @@
 //! Looks before the start whether the cluster answers and all rights are there.
 
+use futures::{StreamExt, stream};
+
 use crate::cluster::{Api, Permission, RequestError};
 use crate::leader;
+
+/// Questions asked at the same time. One after the other they take as long as all else before the
+/// lists; each of those at the same time opens a connection.
+const AT_ONCE: usize = 4;
 
 /// Every right that a run needs. `deploy/` grants these and no others; a test compares the two.
 const NEEDED: [Permission; 10] = [
@@ -143,11 +149,15 @@ async fn missing(
     namespace: &str,
 ) -> Result<String, PreflightError> {
     let mut missing = Vec::new();
-    for &permission in needed {
+    let asked = needed.iter().map(|&permission| async move {
         // Objects are created under any name or none.
         let named = !namespace.is_empty() && permission.verb != "create";
         let name = if named { leader::LEASE } else { "" };
-        match api.is_allowed(permission, namespace, name).await {
+        (permission, api.is_allowed(permission, namespace, name).await)
+    });
+    let mut answers = stream::iter(asked).buffered(AT_ONCE);
+    while let Some((permission, answer)) = answers.next().await {
+        match answer {
             Ok(true) => {}
             Ok(false) => missing.push(permission.to_string()),
             Err(cause) => {

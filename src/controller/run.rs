@@ -168,7 +168,7 @@ pub async fn start(cluster: Cluster, config: &Config) -> Result<Running, StartEr
         shared: Arc::clone(&shared),
         api: api.clone(),
         carrier,
-        pace,
+        pace: Arc::clone(&pace),
         listed,
         in_flight: in_flight.clone(),
     };
@@ -176,7 +176,7 @@ pub async fn start(cluster: Cluster, config: &Config) -> Result<Running, StartEr
     let clocks = time_watch::run(Arc::clone(&shared), api.clone(), aligned);
     let clocks = tokio::spawn(stop.clone().run_until_cancelled_owned(clocks).map(drop));
     let last_events = CancellationToken::new();
-    let events = tokio::spawn(send_events(lane, api.clone(), last_events.clone()));
+    let events = tokio::spawn(send_events(lane, api.clone(), pace, last_events.clone()));
     let candidate = config.election.clone().map(|namespace| Candidate {
         api,
         namespace,
@@ -320,12 +320,13 @@ pub(super) fn ended(task: Result<(), JoinError>) -> Failed {
     })
 }
 
-async fn send_events(lane: EventLane, api: Api, stop: CancellationToken) {
+/// Sends events until `stop`, and lets evictions that wait for a place in the window go first.
+async fn send_events(lane: EventLane, api: Api, pace: Arc<Pace>, stop: CancellationToken) {
     let create = |event: Event| {
         let api = api.clone();
         async move { api.create_event(&event.namespace, &event.object).await }
     };
-    lane.run(create, stop).await;
+    lane.run(create, || pace.is_full(), stop).await;
 }
 
 #[cfg(target_os = "linux")]

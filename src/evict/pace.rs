@@ -22,6 +22,9 @@ const MOST: f64 = 32.0;
 const CUT: f64 = 0.67;
 /// One overload is answered by many refusals: within this time they count as one.
 const SETTLES: Duration = Duration::from_secs(1);
+/// An eviction that takes longer has waited in the server most of the time: more of them would wait
+/// longer, and so would everybody else.
+const BRISK: Duration = Duration::from_millis(500);
 /// Kubernetes' objective for a write is 1 s at the 99th percentile. An eviction is two.
 const SLOW: Duration = Duration::from_secs(2);
 
@@ -64,7 +67,7 @@ impl Pace {
         let mut state = self.state.lock();
         if took > SLOW {
             state.cut();
-        } else if state.in_flight >= state.places() {
+        } else if took <= BRISK && state.in_flight >= state.places() {
             // Only a window that is used up says anything about a larger one.
             state.window = (state.window + 1.0 / state.window).min(MOST);
         }
@@ -73,6 +76,12 @@ impl Pace {
     /// The server is overloaded, or did not answer.
     pub(super) fn overloaded(&self) {
         self.state.lock().cut();
+    }
+
+    /// Whether all places are taken.
+    pub fn is_full(&self) -> bool {
+        let state = self.state.lock();
+        state.in_flight >= state.places()
     }
 
     /// How many pods may be evicted at the same time.
@@ -137,6 +146,16 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn it_stays_as_it_is_where_more_would_only_wait() {
+        let pace = Pace::default();
+        full(&pace);
+        for _ in 0..1000 {
+            pace.went_well(Duration::from_millis(600));
+        }
+        assert_eq!(pace.window(), 8);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn one_overload_cuts_it_once_and_many_down_to_the_least() {
         let pace = Pace::default();
         for _ in 0..50 {
@@ -154,9 +173,9 @@ mod tests {
     async fn places_are_given_back() {
         let pace = Pace::default();
         full(&pace);
-        assert!(!pace.enter());
+        assert!(!pace.enter() && pace.is_full());
         pace.leave();
-        assert!(pace.enter());
+        assert!(!pace.is_full() && pace.enter());
         assert!(!pace.enter());
     }
 }

@@ -1,7 +1,7 @@
 //! Whose turn it is: evictions that are due, handed out fairly.
 //!
-//! Nodes take turns, so that a node with many pods does not hold up the others. First tries come
-//! before retries, so that pods whose deletion hangs at some webhook do not hold up those whose
+//! Nodes take turns, so that a node with many pods does not hold up the others. A turn is a few pods
+//! long, as they share what is read of their node. First tries come before retries, so that pods whose deletion hangs at some webhook do not hold up those whose
 //! deletion would succeed; but every fourth turn is a retry's, so that they are not held up for
 //! ever either.
 
@@ -11,8 +11,12 @@ use ahash::AHashMap;
 
 use crate::model::NodeName;
 
-/// One turn in so many is a retry's while both wait.
+/// One item in so many is a retry's while both wait.
 const RETRY_TURN: u32 = 4;
+/// Pods of one node in a row. Where many nodes wait, its next turn comes too late to use the read
+/// again, so this is how many pods share one. Fewer than the window has places at first: a node whose
+/// pods hang at some webhook must not fill it in one turn.
+const NODE_TURN: u32 = 4;
 
 /// What waits for its turn. Bounded by the number of pods: one entry each.
 #[derive(Debug)]
@@ -25,13 +29,16 @@ pub struct Turns<T> {
 /// Queues of nodes that take turns.
 #[derive(Debug)]
 struct Round<T> {
+    /// The first of them has the turn.
     nodes: VecDeque<NodeName>,
+    /// How many items it has been given in this turn.
+    given: u32,
     waiting: AHashMap<NodeName, VecDeque<T>>,
 }
 
 impl<T> Default for Round<T> {
     fn default() -> Self {
-        Self { nodes: VecDeque::new(), waiting: AHashMap::new() }
+        Self { nodes: VecDeque::new(), given: 0, waiting: AHashMap::new() }
     }
 }
 
@@ -70,13 +77,17 @@ impl<T> Round<T> {
     }
 
     fn pop(&mut self) -> Option<T> {
-        let node = self.nodes.pop_front()?;
-        let queue = self.waiting.get_mut(&node)?;
+        let node = self.nodes.front()?;
+        let queue = self.waiting.get_mut(node)?;
         let item = queue.pop_front();
+        self.given += 1;
         if queue.is_empty() {
-            self.waiting.remove(&node);
-        } else {
-            self.nodes.push_back(node);
+            self.waiting.remove(node);
+            self.nodes.pop_front();
+            self.given = 0;
+        } else if self.given == NODE_TURN {
+            self.nodes.rotate_left(1);
+            self.given = 0;
         }
         item
     }
@@ -94,14 +105,29 @@ mod tests {
     fn nodes_take_turns_and_each_keeps_its_order() {
         let mut turns = Turns::default();
         let (a, b) = (NodeName::from("a"), NodeName::from("b"));
-        for item in ["a1", "a2", "a3", "a4"] {
+        for item in ["a1", "a2", "a3", "a4", "a5", "a6", "a7", "a8", "a9"] {
             turns.push(&a, false, item);
         }
-        for item in ["b1", "b2"] {
+        for item in ["b1", "b2", "b3", "b4", "b5"] {
             turns.push(&b, false, item);
         }
-        assert_eq!(all(&mut turns), ["a1", "b1", "a2", "b2", "a3", "a4"]);
+        let (first, second) = (["a1", "a2", "a3", "a4"], ["b1", "b2", "b3", "b4"]);
+        let rest = ["a5", "a6", "a7", "a8", "b5", "a9"];
+        assert_eq!(all(&mut turns), [&first[..], &second, &rest].concat());
         assert_eq!(turns.pop(), None);
+    }
+
+    #[test]
+    fn a_turn_that_ends_early_is_not_added_to_the_next_ones() {
+        let mut turns = Turns::default();
+        let (a, b) = (NodeName::from("a"), NodeName::from("b"));
+        turns.push(&a, false, "a1");
+        for item in ["b1", "b2", "b3", "b4", "b5"] {
+            turns.push(&b, false, item);
+        }
+        assert_eq!(turns.pop(), Some("a1"));
+        turns.push(&a, false, "a2");
+        assert_eq!(all(&mut turns), ["b1", "b2", "b3", "b4", "a2", "b5"]);
     }
 
     #[test]

@@ -1,16 +1,19 @@
 //! Kubernetes events: what happened to a pod or a node, for whoever looks with kubectl.
 //!
 //! They are a courtesy beside the work: the lane holds a bounded number, and what does not fit is
-//! counted and dropped, never waited for.
+//! counted and dropped, never waited for. While there is more important work for the API server they
+//! are held back for a while: an event costs it nearly as much as the write that it tells of.
 
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use jiff::Timestamp;
 use prometheus::{IntCounterVec, Opts, Registry};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::repeats::Repeats;
@@ -19,6 +22,12 @@ use crate::model::{NodeName, PodRef, Uid, Verdict};
 
 /// Events that may wait. At some 50 events per second this is half a minute behind.
 const LANE: usize = 2048;
+/// More than so many are not held back: what comes next must find room.
+const HELD: usize = LANE / 2;
+/// No event is held back for longer: somebody may be looking.
+const HELD_FOR: Duration = Duration::from_secs(10);
+/// How often is looked whether there is still more important work.
+const LOOK: Duration = Duration::from_millis(50);
 /// Component under which upstream's events appear; alerts and audits match on it.
 const COMPONENT: &str = "taint-eviction-controller";
 /// Component under which cordons and drains appear.
@@ -65,6 +74,8 @@ pub struct Event {
     pub namespace: String,
     /// The object, core/v1.
     pub object: Value,
+    /// When it was made.
+    pub made: Instant,
 }
 
 /// Makes events and puts them into the lane. Clones share it.
@@ -257,7 +268,7 @@ impl Recorder {
         object["source"] = json!({"component": component});
         object["reportingComponent"] = json!(component);
         object["reportingInstance"] = json!(&*self.instance);
-        let event = Event { namespace: namespace.to_owned(), object };
+        let event = Event { namespace: namespace.to_owned(), object, made: Instant::now() };
         if self.lane.try_send(event).is_err() {
             self.metrics.count("dropped");
         }
@@ -275,10 +286,15 @@ impl EventLane {
         messages
     }
 
-    /// Hands each event to `create`, one after the other. After `stop` it takes no new ones, and
-    /// ends when those that wait have been handed over.
-    pub async fn run<F, E>(mut self, create: impl Fn(Event) -> F, stop: CancellationToken)
-    where
+    /// Hands each event to `create`, one after the other. While `yields` says so they are held back,
+    /// each for ten seconds at most, and as long as the lane is not half full. After `stop` it takes
+    /// no new ones, and ends when those that wait have been handed over.
+    pub async fn run<F, E>(
+        mut self,
+        create: impl Fn(Event) -> F,
+        yields: impl Fn() -> bool,
+        stop: CancellationToken,
+    ) where
         F: Future<Output = Result<(), E>>,
         E: std::fmt::Display,
     {
@@ -291,6 +307,11 @@ impl EventLane {
                 }
             };
             let Some(event) = next else { return };
+            while event.made.elapsed() < HELD_FOR && self.events.len() < HELD && yields() {
+                if stop.run_until_cancelled(tokio::time::sleep(LOOK)).await.is_none() {
+                    break;
+                }
+            }
             match create(event).await {
                 Ok(()) => self.metrics.count("sent"),
                 Err(error) => {
@@ -408,10 +429,52 @@ mod tests {
         };
         let stop = CancellationToken::new();
         stop.cancel();
-        lane.run(create, stop).await;
+        lane.run(create, || true, stop).await;
         let sent = metrics.results.with_label_values(&["sent"]).get();
         let failed = metrics.results.with_label_values(&["failed"]).get();
         assert_eq!(sent + failed, LANE as u64);
         assert!(failed > 0);
+    }
+
+    /// How many events have been sent this long after the first of so many was made.
+    async fn sent_after(time: Duration, made: usize) -> u64 {
+        let (recorder, lane, metrics) = recorder();
+        for _ in 0..made {
+            recorder.evicting(&pod(), &Verdict::Keep(Kept::NoTaints));
+        }
+        let create = async |_: Event| Ok::<_, String>(());
+        let _ =
+            tokio::time::timeout(time, lane.run(create, || true, CancellationToken::new())).await;
+        metrics.results.with_label_values(&["sent"]).get()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn more_important_work_holds_events_back_for_a_while() {
+        assert_eq!(sent_after(Duration::from_millis(9_900), 20).await, 0);
+        assert_eq!(sent_after(Duration::from_millis(10_100), 20).await, 20);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_fills_half_the_lane_is_not_held_back() {
+        assert_eq!(sent_after(Duration::from_secs(1), HELD).await, 0);
+        assert_eq!(sent_after(Duration::from_secs(1), HELD + 5).await, 5);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_stop_lets_go_what_is_held_back() {
+        let (recorder, lane, metrics) = recorder();
+        for _ in 0..20 {
+            recorder.evicting(&pod(), &Verdict::Keep(Kept::NoTaints));
+        }
+        let stop = CancellationToken::new();
+        let create = async |_: Event| Ok::<_, String>(());
+        let running = tokio::spawn(lane.run(create, || true, stop.clone()));
+        tokio::time::sleep(Duration::from_millis(120)).await;
+        assert_eq!(metrics.results.with_label_values(&["sent"]).get(), 0);
+        let stopped = Instant::now();
+        stop.cancel();
+        running.await.unwrap();
+        assert_eq!(metrics.results.with_label_values(&["sent"]).get(), 20);
+        assert_eq!(stopped.elapsed(), Duration::ZERO);
     }
 }

@@ -33,9 +33,8 @@ mod waiting;
 
 /// Countdowns by key. Share it in an `Arc`.
 ///
-/// Methods that arm or move a countdown must be called in the context of a tokio runtime with
-/// a timer, and panic otherwise; the workers of a [`Pipeline`](super::Pipeline) have one. No method
-/// but [`next`](Self::next) waits for anything but the lock.
+/// No method but [`next`](Self::next) waits for anything but the lock, or needs a tokio runtime, one
+/// with a timer.
 pub struct TimedQueue<K, V> {
     table: Mutex<Table<K, V>>,
 }
@@ -108,8 +107,8 @@ where
     }
 
     /// Makes `key` due at `due`, with `value`, instead of what it was armed with before. A `due`
-    /// in the past is due at once; one below the floor that a retry has set is lifted to it. There
-    /// is no upper limit.
+    /// in the past is due at once; one below the floor that a retry has set is lifted to it. What is
+    /// due later than 292 years from the queue's beginning is due then.
     ///
     /// A key that is being worked on waits until that is completed, and is then handed out.
     pub fn arm(&self, key: K, due: Instant, value: V) -> Armed {
@@ -126,7 +125,7 @@ where
     }
 
     /// Waits for the next key that is due, and hands it out. Of several, the one that was due
-    /// first goes first; within the same millisecond, usually the one that was armed first.
+    /// first goes first; within the same nanosecond, the one that was armed first.
     ///
     /// Dropping the future loses nothing. There must be one consumer at a time: of two that wait,
     /// only the later one is woken.

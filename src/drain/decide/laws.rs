@@ -6,6 +6,7 @@ use super::tests::{claim, record};
 use super::*;
 use crate::drain::DrainPhase;
 use crate::drain::build::{kept, policy};
+use crate::model::Condition;
 use crate::model::ConditionStatus::{False, True, Unknown};
 use crate::model::build::at;
 
@@ -84,9 +85,10 @@ fn read(node: &Node) -> Option<Record> {
     Record::parse(node.upkeep.as_ref()?.record.as_deref()?).ok()
 }
 
-fn is_bad(node: &Node) -> bool {
+fn is_bad(node: &Node, now: i64) -> bool {
     let upkeep = node.upkeep.as_deref().unwrap();
-    KINDS.iter().any(|kind| upkeep.condition(kind).is_some_and(|c| c.status == True))
+    let is_bad = |c: &Condition| c.status == True && c.since.is_none_or(|since| since <= at(now));
+    KINDS.iter().any(|kind| upkeep.condition(kind).is_some_and(is_bad))
 }
 
 proptest! {
@@ -102,14 +104,14 @@ proptest! {
             match change.unschedulable {
                 Some(false) => {
                     prop_assert_eq!(read(&node).map(|record| record.cordon), Some(Cordon::Ours));
-                    prop_assert!(!is_bad(&node));
+                    prop_assert!(!is_bad(&node, now));
                 }
-                Some(true) => prop_assert!(is_bad(&node)),
+                Some(true) => prop_assert!(is_bad(&node, now)),
                 None => {}
             }
         }
         if matches!(act, Act::Begin { .. } | Act::Schedule(_) | Act::Start(_) | Act::Conduct(_)) {
-            prop_assert!(is_bad(&node), "{:?}", act);
+            prop_assert!(is_bad(&node, now), "{:?}", act);
         }
     }
 

@@ -2,45 +2,63 @@
 //!
 //! ```text
 //!               arm                  poll_next                complete: done
-//!   (unknown) ───────► Counting ────────────────► Working ────────────────────► (unknown)
+//!   (unknown) ───────► counting ────────────────► working ────────────────────► (unknown)
 //!       ▲    disarm     │    ▲                    │     │
 //!       └───────────────┘    └────────────────────┘     └─ arm, disarm: what is to come next
 //!                             complete: retry, or armed meanwhile
 //! ```
 //!
-//! Nothing here blocks or locks; the caller holds the lock. A key that is being worked on has
-//! nothing in [`Waiting`]: so it cannot be handed out a second time.
+//! Keys are kept in slots, and a hash table of slots finds them: so its spare room, which is half of
+//! it, costs little. Nothing here blocks or locks; the caller holds the lock.
+//!
+//! A turn in [`Waiting`] counts only while the slot that it names holds a countdown with the same turn:
+//! no two countdowns ever have the same token, so no turn that is stale is taken for another, and a
+//! key that is being worked on cannot be handed out a second time.
 
 use std::hash::Hash;
 use std::task::Context;
+use std::time::Duration;
 
-use ahash::AHashMap;
+use ahash::RandomState;
+use hashbrown::HashTable;
+use slab::Slab;
 use tokio::time::Instant;
 
-use super::waiting::{Place, Turn, Waiting};
+use super::waiting::{Nanos, Turn, Waiting};
 use super::{Armed, Fired, Outcome, Scheduled, Token};
 
 pub(super) struct Table<K, V> {
-    entries: AHashMap<K, Entry<V>>,
-    waiting: Waiting<K>,
+    /// Slots by the keys in them.
+    by_key: HashTable<usize>,
+    hasher: RandomState,
+    slots: Slab<Entry<K, V>>,
+    waiting: Waiting,
     working: usize,
     last_token: u64,
+    /// From when on time is counted.
+    origin: Instant,
 }
 
-enum Entry<V> {
+struct Entry<K, V> {
+    key: K,
+    stage: Stage<V>,
+}
+
+enum Stage<V> {
     /// It is to be handed out at its turn.
-    Counting(Countdown<V>),
-    /// It was handed out and is not completed. Boxed because few keys are, and many count down.
+    Counting(Turn, V),
+    /// The same, and it must not be moved to before a floor, which a retry has set. That goes with
+    /// the countdown, not with the key: once it is handed out or disarmed, the key starts afresh.
+    Retrying(Box<Retry<V>>),
+    /// It was handed out and is not completed. Boxed, as a retry is, because few keys are, and many
+    /// count down.
     Working(Box<Work<V>>),
 }
 
-struct Countdown<V> {
+struct Retry<V> {
     turn: Turn,
     value: V,
-    place: Place,
-    /// Set by a retry. It goes with the countdown, not with the key: once that is handed out or
-    /// disarmed, the key starts afresh.
-    floor: Option<Instant>,
+    floor: Nanos,
 }
 
 struct Work<V> {
@@ -57,179 +75,268 @@ where
     V: Clone + PartialEq,
 {
     pub(super) fn new() -> Self {
-        Self { entries: AHashMap::new(), waiting: Waiting::new(), working: 0, last_token: 0 }
+        Self {
+            by_key: HashTable::new(),
+            hasher: RandomState::new(),
+            slots: Slab::new(),
+            waiting: Waiting::new(),
+            working: 0,
+            last_token: 0,
+            origin: Instant::now(),
+        }
     }
 
     pub(super) fn arm(&mut self, key: K, due: Instant, value: V) -> Armed {
-        let token = fresh(&mut self.last_token);
-        match self.entries.get_mut(&key) {
-            None => {
-                let turn = Turn { due, token };
-                let place = self.waiting.put(key.clone(), turn);
-                let countdown = Countdown { turn, value, place, floor: None };
-                self.entries.insert(key, Entry::Counting(countdown));
-                Armed::New
-            }
-            Some(Entry::Counting(countdown)) => {
-                let due = countdown.lifted(due);
-                if countdown.turn.due == due && countdown.value == value {
-                    return Armed::Unchanged;
-                }
-                countdown.shift(&mut self.waiting, &key, Turn { due, token });
-                countdown.value = value;
-                Armed::Moved
-            }
-            Some(Entry::Working(work)) => match &mut work.next {
-                Some((turn, old)) if turn.due == due && *old == value => Armed::Unchanged,
-                next => match next.replace((Turn { due, token }, value)) {
+        let turn = Turn { due: self.nanos(due), token: self.fresh() };
+        let Some(slot) = self.slot(&key) else {
+            let slot = self.insert(key, Stage::Counting(turn, value));
+            self.waiting.put(turn, slot);
+            return Armed::New;
+        };
+        let Some(Entry { stage, .. }) = self.slots.get_mut(slot) else {
+            return Armed::Unchanged;
+        };
+        if let Stage::Working(work) = stage {
+            return match &mut work.next {
+                Some((old, known)) if old.due == turn.due && *known == value => Armed::Unchanged,
+                next => match next.replace((turn, value)) {
                     None => Armed::New,
                     Some(_) => Armed::Moved,
                 },
-            },
+            };
         }
+        let turn = stage.lifted(turn);
+        let (old, known) = stage.countdown_mut();
+        if old.due == turn.due && *known == value {
+            return Armed::Unchanged;
+        }
+        (*old, *known) = (turn, value);
+        self.waiting.put(turn, slot);
+        self.now_stale();
+        Armed::Moved
     }
 
     pub(super) fn disarm(&mut self, key: &K) -> bool {
-        match self.entries.get_mut(key) {
-            None => false,
-            Some(Entry::Counting(countdown)) => {
-                self.waiting.take(countdown.place, countdown.turn);
-                self.entries.remove(key);
-                true
-            }
-            Some(Entry::Working(work)) => {
-                work.cancelled = true;
-                work.next.take().is_some()
-            }
+        let hash = self.hasher.hash_one(key);
+        let slots = &mut self.slots;
+        let in_slot = |slot: &usize| slots.get(*slot).is_some_and(|entry| entry.key == *key);
+        let Ok(found) = self.by_key.find_entry(hash, in_slot) else {
+            return false;
+        };
+        let slot = *found.get();
+        if let Some(Entry { stage: Stage::Working(work), .. }) = slots.get_mut(slot) {
+            work.cancelled = true;
+            return work.next.take().is_some();
         }
+        found.remove();
+        slots.try_remove(slot);
+        self.now_stale();
+        true
     }
 
     pub(super) fn poll_next(&mut self, cx: &mut Context<'_>) -> Option<Fired<K, V>> {
-        self.empty_wheel(cx);
-        let (turn, key) = self.waiting.pop_due(cx)?;
-        let Some(entry @ Entry::Counting(_)) = self.entries.get_mut(&key) else {
-            debug_assert!(false, "the list held a stranger");
-            // It cannot be; but if it were, to sleep on would lose what is due behind it.
-            cx.waker().wake_by_ref();
-            return None;
-        };
-        let value = entry.value().clone();
-        *entry = Entry::Working(Box::new(Work {
-            turn,
-            value: value.clone(),
-            cancelled: false,
-            next: None,
-        }));
-        self.working += 1;
-        Some(Fired { key, token: turn.token, value, due: turn.due })
-    }
-
-    /// Moves what has left the wheel to the list, or back into it if that was only a hop.
-    fn empty_wheel(&mut self, cx: &mut Context<'_>) {
-        while let Some((key, place)) = self.waiting.poll_wheel(cx) {
-            match self.entries.get_mut(&key) {
-                Some(Entry::Counting(countdown)) if countdown.place == place => {
-                    countdown.place = self.waiting.put(key, countdown.turn);
+        loop {
+            let Some((turn, slot)) = self.waiting.first() else {
+                self.waiting.sleep(cx, None);
+                return None;
+            };
+            let entry = self.slots.get_mut(slot).filter(|entry| entry.stage.counts_to(turn));
+            let Some(entry) = entry else {
+                self.waiting.drop_first(true);
+                continue;
+            };
+            let due = instant(self.origin, turn.due);
+            if due > Instant::now() {
+                if self.waiting.sleep(cx, Some((turn.due, due))) {
+                    return None;
                 }
-                _ => debug_assert!(false, "the wheel held a stranger"),
+                continue;
             }
+            self.waiting.drop_first(false);
+            self.working += 1;
+            let value = entry.stage.countdown_mut().1.clone();
+            let work = Work { turn, value: value.clone(), cancelled: false, next: None };
+            entry.stage = Stage::Working(Box::new(work));
+            return Some(Fired { key: entry.key.clone(), token: turn.token, value, due });
         }
     }
 
     pub(super) fn complete(&mut self, key: &K, token: Token, outcome: Outcome<V>) -> bool {
-        let Some(entry) = self.entries.get_mut(key) else {
+        let floor = match &outcome {
+            Outcome::Retry { not_before, .. } => Some(self.nanos(*not_before)),
+            Outcome::Done => None,
+        };
+        let fresh = self.fresh();
+        let Some(slot) = self.slot(key) else {
             return false;
         };
-        let Entry::Working(work) = entry else {
+        let Some(Entry { stage, .. }) = self.slots.get_mut(slot) else {
+            return false;
+        };
+        let Stage::Working(work) = stage else {
             return false;
         };
         if work.turn.token != token {
             return false;
         }
-        self.working -= 1;
-        let (turn, value, floor) = match (outcome, work.next.take()) {
-            (Outcome::Done, Some((turn, value))) => (turn, value, None),
-            (Outcome::Retry { not_before, .. }, Some((turn, value))) => {
-                let due = turn.due.max(not_before);
-                (Turn { due, ..turn }, value, Some(not_before))
+        let next = match (outcome, floor, work.next.take()) {
+            (Outcome::Retry { .. }, Some(floor), Some((turn, value))) => {
+                let turn = Turn { due: turn.due.max(floor), ..turn };
+                Some((turn, Stage::Retrying(Box::new(Retry { turn, value, floor }))))
             }
-            (Outcome::Retry { not_before, value }, None) if !work.cancelled => {
-                let due = not_before;
-                let token = fresh(&mut self.last_token);
-                (Turn { due, token }, value, Some(not_before))
+            (Outcome::Retry { value, .. }, Some(floor), None) if !work.cancelled => {
+                let turn = Turn { due: floor, token: fresh };
+                Some((turn, Stage::Retrying(Box::new(Retry { turn, value, floor }))))
             }
-            (Outcome::Done | Outcome::Retry { .. }, None) => {
-                self.entries.remove(key);
-                return true;
-            }
+            (_, _, Some((turn, value))) => Some((turn, Stage::Counting(turn, value))),
+            (_, _, None) => None,
         };
-        let place = self.waiting.put(key.clone(), turn);
-        *entry = Entry::Counting(Countdown { turn, value, place, floor });
+        self.working -= 1;
+        match next {
+            Some((turn, next)) => {
+                *stage = next;
+                self.waiting.put(turn, slot);
+            }
+            None => self.remove(key, slot),
+        }
         true
     }
 
     pub(super) fn is_current(&self, key: &K, token: Token) -> bool {
-        match self.entries.get(key) {
-            Some(Entry::Working(work)) => work.turn.token == token && !work.cancelled,
-            Some(Entry::Counting(_)) | None => false,
+        match self.entry(key) {
+            Some(Entry { stage: Stage::Working(work), .. }) => {
+                work.turn.token == token && !work.cancelled
+            }
+            _ => false,
         }
     }
 
     pub(super) fn get(&self, key: &K) -> Option<Scheduled<V>> {
-        self.entries.get(key).filter(|entry| !entry.is_cancelled()).map(Entry::scheduled)
+        let entry = self.entry(key).filter(|entry| !entry.stage.is_cancelled())?;
+        Some(entry.stage.scheduled(self.origin))
     }
 
     pub(super) fn snapshot(&self) -> Vec<(K, Scheduled<V>)> {
-        let entries = self.entries.iter();
-        entries.map(|(key, entry)| (key.clone(), entry.scheduled())).collect()
+        let entries = self.slots.iter();
+        entries.map(|(_, entry)| (entry.key.clone(), entry.stage.scheduled(self.origin))).collect()
     }
 
     pub(super) fn rearm_all(&mut self, due_of: impl Fn(&V) -> Option<Instant>) -> usize {
-        let mut moved = 0;
-        for (key, entry) in &mut self.entries {
-            match entry {
-                Entry::Counting(countdown) => {
-                    let due = due_of(&countdown.value).map(|due| countdown.lifted(due));
-                    if let Some(due) = due.filter(|due| *due != countdown.turn.due) {
-                        let token = countdown.turn.token;
-                        countdown.shift(&mut self.waiting, key, Turn { due, token });
-                        moved += 1;
-                    }
+        let (origin, mut moved, mut stale) = (self.origin, 0, 0);
+        for (slot, Entry { stage, .. }) in &mut self.slots {
+            let changed = |turn: Turn, value: &V| {
+                let due = nanos(origin, due_of(value)?);
+                (due != turn.due).then_some(Turn { due, ..turn })
+            };
+            if let Stage::Working(work) = stage {
+                if let Some((turn, value)) = &mut work.next
+                    && let Some(changed) = changed(*turn, value)
+                {
+                    *turn = changed;
+                    moved += 1;
                 }
-                Entry::Working(work) => {
-                    if let Some((turn, value)) = &mut work.next
-                        && let Some(due) = due_of(value).filter(|due| *due != turn.due)
-                    {
-                        turn.due = due;
-                        moved += 1;
-                    }
-                }
+                continue;
             }
+            let (turn, value) = stage.countdown_mut();
+            let (old, changed) = (*turn, changed(*turn, value));
+            let Some(changed) = changed.map(|changed| stage.lifted(changed)) else { continue };
+            if changed != old {
+                *stage.countdown_mut().0 = changed;
+                self.waiting.put(changed, slot);
+                moved += 1;
+                stale += 1;
+            }
+        }
+        for _ in 0..stale {
+            self.now_stale();
         }
         moved
     }
 
     pub(super) fn clear(&mut self) {
-        self.entries = AHashMap::new();
+        self.by_key = HashTable::new();
+        self.slots = Slab::new();
         self.waiting.clear();
         self.working = 0;
     }
 
     pub(super) fn len(&self) -> usize {
-        self.entries.len()
+        self.slots.len()
     }
 
     pub(super) fn working(&self) -> usize {
         self.working
     }
+
+    fn slot(&self, key: &K) -> Option<usize> {
+        let hash = self.hasher.hash_one(key);
+        let in_slot = |slot: &usize| self.slots.get(*slot).is_some_and(|entry| entry.key == *key);
+        self.by_key.find(hash, in_slot).copied()
+    }
+
+    fn entry(&self, key: &K) -> Option<&Entry<K, V>> {
+        self.slots.get(self.slot(key)?)
+    }
+
+    /// Puts a key in that is not in.
+    fn insert(&mut self, key: K, stage: Stage<V>) -> usize {
+        let hash = self.hasher.hash_one(&key);
+        let slot = self.slots.insert(Entry { key, stage });
+        let (slots, hasher) = (&self.slots, &self.hasher);
+        let hash_of = |slot: &usize| slots.get(*slot).map_or(0, |e| hasher.hash_one(&e.key));
+        self.by_key.insert_unique(hash, slot, hash_of);
+        slot
+    }
+
+    fn remove(&mut self, key: &K, slot: usize) {
+        let hash = self.hasher.hash_one(key);
+        if let Ok(found) = self.by_key.find_entry(hash, |known| *known == slot) {
+            found.remove();
+        }
+        self.slots.try_remove(slot);
+    }
+
+    fn now_stale(&mut self) {
+        let slots = &self.slots;
+        self.waiting.now_stale(|turn, slot| {
+            slots.get(slot).is_some_and(|entry| entry.stage.counts_to(turn))
+        });
+    }
+
+    fn nanos(&self, at: Instant) -> Nanos {
+        nanos(self.origin, at)
+    }
+
+    fn fresh(&mut self) -> Token {
+        self.last_token += 1;
+        Token(self.last_token)
+    }
 }
 
-impl<V: Clone> Entry<V> {
-    /// What it counts down to, or was handed out with.
-    fn value(&self) -> &V {
+impl<V: Clone> Stage<V> {
+    /// Whether it is a countdown with this turn.
+    fn counts_to(&self, turn: Turn) -> bool {
         match self {
-            Self::Counting(countdown) => &countdown.value,
-            Self::Working(work) => &work.value,
+            Self::Counting(own, _) => *own == turn,
+            Self::Retrying(retry) => retry.turn == turn,
+            Self::Working(_) => false,
+        }
+    }
+
+    /// `turn`, or the same at the floor if that is later.
+    fn lifted(&self, turn: Turn) -> Turn {
+        match self {
+            Self::Retrying(retry) => Turn { due: turn.due.max(retry.floor), ..turn },
+            Self::Counting(..) | Self::Working(_) => turn,
+        }
+    }
+
+    /// The turn and the value of a countdown, or what was handed out.
+    fn countdown_mut(&mut self) -> (&mut Turn, &mut V) {
+        match self {
+            Self::Counting(turn, value) => (turn, value),
+            Self::Retrying(retry) => (&mut retry.turn, &mut retry.value),
+            Self::Working(work) => (&mut work.turn, &mut work.value),
         }
     }
 
@@ -238,31 +345,26 @@ impl<V: Clone> Entry<V> {
         matches!(self, Self::Working(work) if work.cancelled && work.next.is_none())
     }
 
-    fn scheduled(&self) -> Scheduled<V> {
+    fn scheduled(&self, origin: Instant) -> Scheduled<V> {
         let (turn, value, running) = match self {
-            Self::Counting(countdown) => (countdown.turn, &countdown.value, false),
+            Self::Counting(turn, value) => (*turn, value, false),
+            Self::Retrying(retry) => (retry.turn, &retry.value, false),
             Self::Working(work) => match &work.next {
                 Some((turn, value)) => (*turn, value, true),
                 None => (work.turn, &work.value, true),
             },
         };
-        Scheduled { due: turn.due, value: value.clone(), running }
+        Scheduled { due: instant(origin, turn.due), value: value.clone(), running }
     }
 }
 
-impl<V> Countdown<V> {
-    /// `due`, or the floor if that is later.
-    fn lifted(&self, due: Instant) -> Instant {
-        self.floor.map_or(due, |floor| due.max(floor))
-    }
-
-    fn shift<K: Clone>(&mut self, waiting: &mut Waiting<K>, key: &K, to: Turn) {
-        self.place = waiting.shift(key, self.place, self.turn, to);
-        self.turn = to;
-    }
+fn nanos(origin: Instant, at: Instant) -> Nanos {
+    let nanos = |duration: Duration| Nanos::try_from(duration.as_nanos()).unwrap_or(Nanos::MAX);
+    if at >= origin { nanos(at - origin) } else { -nanos(origin - at) }
 }
 
-fn fresh(last_token: &mut u64) -> Token {
-    *last_token += 1;
-    Token(*last_token)
+fn instant(origin: Instant, at: Nanos) -> Instant {
+    let distance = Duration::from_nanos(at.unsigned_abs());
+    let moved = if at >= 0 { origin.checked_add(distance) } else { origin.checked_sub(distance) };
+    moved.unwrap_or(origin)
 }
