@@ -1,6 +1,7 @@
 //! The harness on itself: a scenario is worth as much as what it is watched with.
 
 mod bed;
+mod drain;
 mod faults;
 mod rights;
 mod sight;
@@ -9,6 +10,13 @@ mod workloads;
 use crate::ctx::Scenario;
 
 pub(crate) fn trials() -> Vec<Scenario> {
-    [bed::trials(), faults::trials(), rights::trials(), sight::trials(), workloads::trials()]
-        .concat()
+    [
+        bed::trials(),
+        drain::trials(),
+        faults::trials(),
+        rights::trials(),
+        sight::trials(),
+        workloads::trials(),
+    ]
+    .concat()
 }
