@@ -106,7 +106,8 @@ pub async fn start(cluster: Cluster, config: &Config) -> Result<Running, StartEr
     let elects = config.election.is_some();
     let gate = if elects { WriteGate::shut() } else { WriteGate::open() };
     let api = Api::new(cluster.client, cluster_metrics.clone()).gated(gate.clone());
-    preflight::check(&api, &cluster.server, config.election.as_deref(), false).await?;
+    let drains = !config.policies.is_empty();
+    preflight::check(&api, &cluster.server, config.election.as_deref(), drains).await?;
 
     let clock = Clock::system();
     let event_metrics = EventMetrics::register(&registry)?;

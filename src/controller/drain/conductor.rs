@@ -18,8 +18,8 @@ use crate::backoff::Backoff;
 use crate::cluster::{Api, OwnerLookup, RequestError, StoredNode, UpkeepPatch};
 use crate::controller::state::Shared;
 use crate::drain::{
-    Act, AtDeadline, Change, Claim, Cordon, DrainPhase, News, Policy, Record, Step, Survey,
-    Undrainable, owners_needed, survey, turn,
+    Act, AtDeadline, Change, Claim, Cordon, DrainPhase, Hindrance, News, Policy, Record, Step,
+    Survey, Undrainable, owners_needed, survey, turn,
 };
 use crate::evict::Order;
 use crate::model::{Budget, ConditionStatus, Node, NodeName, Resident};
@@ -280,17 +280,18 @@ impl Conductor {
         record.failures = failures;
         let mut scheduled = None;
         if policy.drain && node.ready.status != ConditionStatus::Unknown {
-            match self.hindrances(node, policy).await? {
+            let hindrances = self.survey(node, policy).await?.hindrances();
+            match in_one_line(&hindrances) {
                 None => scheduled = Some(self.slot(&node.name, policy)),
                 Some(why) => {
-                    let pause = self.hindered(node, &why);
+                    let pause = self.hindered(node, &why, &hindrances);
                     if !is_foreign && policy.undrainable == Undrainable::Report {
                         let mut ledger = self.drains.ledger.lock();
                         ledger.give_back(&node.name);
                         ledger.withdraw(&node.name);
                         return Ok(Went::Later(pause));
                     }
-                    record.next = Some(self.after(pause));
+                    record.next = Some(whole(self.after(pause)));
                     record.why = Some(why);
                 }
             }
@@ -319,8 +320,9 @@ impl Conductor {
     async fn schedule(&self, stored: &StoredNode, record: Record) -> Result<Went, RequestError> {
         let node = &stored.node;
         let Some(policy) = self.drains.policy(record.policy()) else { return Ok(Went::Done) };
-        if let Some(why) = self.hindrances(node, policy).await? {
-            return self.hold(stored, record, why).await;
+        let hindrances = self.survey(node, policy).await?.hindrances();
+        if let Some(why) = in_one_line(&hindrances) {
+            return self.hold(stored, record, why, &hindrances).await;
         }
         let at = self.slot(&node.name, policy);
         let record = Record {
@@ -337,8 +339,9 @@ impl Conductor {
         let node = &stored.node;
         let Some(policy) = self.drains.policy(record.policy()) else { return Ok(Went::Done) };
         let survey = self.survey(node, policy).await?;
-        if let Some(why) = hindrances(&survey) {
-            return self.hold(stored, record, why).await;
+        let hindrances = survey.hindrances();
+        if let Some(why) = in_one_line(&hindrances) {
+            return self.hold(stored, record, why, &hindrances).await;
         }
         let now = whole(self.shared.clock.now());
         let is_retry = record.phase == DrainPhase::Failed;
@@ -436,7 +439,7 @@ impl Conductor {
         let retry = Backoff { first: policy.retry.first, most: policy.retry.most };
         let who = self.troubles.hasher().hash_one(&node.name);
         let next = (failures < policy.retry.attempts)
-            .then(|| after(now, retry.pause(failures, who.into())));
+            .then(|| whole(after(now, retry.pause(failures, who.into()))));
         let record = Record {
             phase: DrainPhase::Failed,
             cordon: if lifts { Cordon::Lifted } else { record.cordon },
@@ -462,8 +465,9 @@ impl Conductor {
         stored: &StoredNode,
         record: Record,
         why: Arc<str>,
+        hindrances: &[Hindrance],
     ) -> Result<Went, RequestError> {
-        let pause = self.hindered(&stored.node, &why);
+        let pause = self.hindered(&stored.node, &why, hindrances);
         if record.why.as_deref() == Some(&*why) && record.phase == DrainPhase::Cordoned {
             return Ok(Went::Later(pause));
         }
@@ -473,12 +477,13 @@ impl Conductor {
     }
 
     /// Reports why a node cannot be drained, and says when to look again.
-    fn hindered(&self, node: &Node, why: &Arc<str>) -> Duration {
+    fn hindered(&self, node: &Node, why: &Arc<str>, hindrances: &[Hindrance]) -> Duration {
         let times = self.trouble(&node.name, |troubles| {
             troubles.hindered += 1;
             troubles.hindered
         });
         self.drains.reporter.tell(node, &News::Held(Arc::clone(why)));
+        self.drains.reporter.hindering(hindrances);
         let who = self.troubles.hasher().hash_one(&node.name);
         UNTIL_DRAINABLE.pause(times, who.into())
     }
@@ -540,14 +545,6 @@ impl Conductor {
         Some(taints)
     }
 
-    async fn hindrances(
-        &self,
-        node: &Node,
-        policy: &Policy,
-    ) -> Result<Option<Arc<str>>, RequestError> {
-        Ok(hindrances(&self.survey(node, policy).await?))
-    }
-
     /// The pods of a node, sorted by what a drain does with them.
     async fn survey(&self, node: &Node, policy: &Policy) -> Result<Survey, RequestError> {
         if let Some(known) = self.surveys.get(&node.name)
@@ -605,10 +602,9 @@ fn is_ours(upkeep: &crate::model::Upkeep) -> bool {
 }
 
 /// Why a node cannot be drained, in one line; `None` if it can.
-fn hindrances(survey: &Survey) -> Option<Arc<str>> {
+fn in_one_line(all: &[Hindrance]) -> Option<Arc<str>> {
     /// More are counted only.
     const NAMED: usize = 3;
-    let all = survey.hindrances();
     if all.is_empty() {
         return None;
     }
