@@ -1,4 +1,4 @@
-//! What makes pods anew, and what guards them: ReplicaSets, DaemonSets, disruption budgets. The
+//! What makes pods anew (`ReplicaSet`, `DaemonSet`), and what guards them (disruption budgets). The
 //! controllers are Kubernetes' own.
 
 use std::collections::BTreeMap;

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use kube::api::EvictParams;
+use kube::api::PostParams;
 use ostrakon::sim::hollow::{HollowKubelets, HollowNode, Options};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::ctx::{Ctx, Scenario, trial};
 use crate::harness::cluster::{ARENA_LABEL, pod};
@@ -32,7 +32,10 @@ async fn a_budget_holds_the_pods_of_a_set_and_a_tally_sees_it(ctx: &Ctx) -> Resu
     ensure!(healthy.range()? == (3, 3), "{:?}", healthy.range());
 
     let evict = async |at: usize| {
-        arena.pods().evict(&pods[at].pod.name, &EvictParams::default()).await.map(|_| ())
+        let name = &pods[at].pod.name;
+        let eviction = json!({ "metadata": { "name": name } });
+        let params = PostParams::default();
+        arena.pods().create_subresource::<Value, Value>("eviction", name, &params, &eviction).await
     };
     evict(0).await?;
     match evict(1).await {
