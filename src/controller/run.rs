@@ -112,15 +112,7 @@ pub async fn start(cluster: Cluster, config: &Config) -> Result<Running, StartEr
     let clock = Clock::system();
     let event_metrics = EventMetrics::register(&registry)?;
     let (recorder, lane) = Recorder::new(&config.instance, event_metrics, clock.clone());
-    let mut shared = Shared::new(clock.clone(), config.compat, recorder.clone());
-    if !config.policies.is_empty() {
-        let metrics = DrainMetrics::register(&registry)?;
-        shared = shared.draining_by(config.policies.clone().into(), metrics);
-    }
-    let shared = Arc::new(shared);
-    if let Some(drains) = &shared.drains {
-        DrainMetrics::register_gauges(&registry, &shared, drains)?;
-    }
+    let shared = share(config, &registry, clock.clone(), recorder.clone())?;
     let pace = Arc::new(Pace::default());
     metrics::register(&registry, &shared, &pace)?;
     let evict_metrics = evict::Metrics::register(&registry, Arc::clone(&shared.backlog))?;
@@ -205,6 +197,25 @@ pub async fn start(cluster: Cluster, config: &Config) -> Result<Running, StartEr
         served,
         address,
     })
+}
+
+/// What all parts share, empty.
+fn share(
+    config: &Config,
+    registry: &Registry,
+    clock: Clock,
+    recorder: Recorder,
+) -> prometheus::Result<Arc<Shared>> {
+    let shared = Shared::new(clock, config.compat, recorder);
+    if config.policies.is_empty() {
+        return Ok(Arc::new(shared));
+    }
+    let metrics = DrainMetrics::register(registry)?;
+    let shared = Arc::new(shared.draining_by(config.policies.clone().into(), metrics));
+    if let Some(drains) = &shared.drains {
+        DrainMetrics::register_gauges(registry, &shared, drains)?;
+    }
+    Ok(shared)
 }
 
 /// Leads when the election is won, or at once if there is none, until `resign`.

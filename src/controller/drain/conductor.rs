@@ -48,13 +48,16 @@ pub(in crate::controller) struct Conductor {
     drains: Arc<Drains>,
     api: Api,
     owners: Arc<OwnerLookup>,
-    budgets: Arc<tokio::sync::Mutex<Option<(Instant, Arc<[Budget]>)>>>,
+    budgets: Arc<tokio::sync::Mutex<Option<ReadBudgets>>>,
     /// What was found of a node's pods, by node, while its steps meet conflicts. A write then follows
     /// its read at once: otherwise a node that others write to all the time is never cordoned.
     surveys: Arc<DashMap<NodeName, Surveyed, RandomState>>,
     /// Failed tries in a row, and refusals in a row, by node.
     troubles: Arc<DashMap<NodeName, Troubles, RandomState>>,
 }
+
+/// The budgets of all namespaces, and when the request for them began.
+type ReadBudgets = (Instant, Arc<[Budget]>);
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Troubles {
