@@ -35,7 +35,7 @@ control-plane: ## build etcd and Kubernetes for the tests, once; needs Go
 e2e: control-plane ## scenarios that share a real control plane; skipped without Go
 	OSTRAKON_E2E=shared $(CARGO) test --locked --test e2e
 
-e2e-alone: control-plane ## scenarios that need a control plane to themselves: faults, kills, restarts; by hand, 15 minutes
+e2e-alone: control-plane ## scenarios that need a control plane to themselves: faults, kills, restarts; by hand, 20 minutes
 	OSTRAKON_E2E=alone $(CARGO) test --locked --test e2e
 
 e2e-upstream: control-plane ## Kubernetes' own NoExecute cases, with and without ostrakon; skipped without Go
