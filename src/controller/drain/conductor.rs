@@ -39,6 +39,8 @@ const BACKOFF: Backoff =
     Backoff { first: Duration::from_millis(250), most: Duration::from_secs(30) };
 /// Budgets are read once for so long: many nodes are looked at at the same time.
 const BUDGETS_LAST: Duration = Duration::from_secs(1);
+/// What was found of a node's pods is used again for so long if the node has changed meanwhile.
+const SURVEY_LASTS: Duration = Duration::from_secs(1);
 /// Carries out steps of drains. Clones share everything.
 #[derive(Clone)]
 pub(in crate::controller) struct Conductor {
@@ -47,6 +49,9 @@ pub(in crate::controller) struct Conductor {
     api: Api,
     owners: Arc<OwnerLookup>,
     budgets: Arc<tokio::sync::Mutex<Option<ReadBudgets>>>,
+    /// What was found of a node's pods, by node, while its steps meet conflicts. A write then follows
+    /// its read at once: otherwise a node that others write to all the time is never cordoned.
+    surveys: Arc<DashMap<NodeName, Surveyed, RandomState>>,
     /// Failed tries in a row, and refusals in a row, by node.
     troubles: Arc<DashMap<NodeName, Troubles, RandomState>>,
 }
@@ -59,6 +64,13 @@ struct Troubles {
     failures: u32,
     hindered: u32,
     capped: bool,
+}
+
+/// What was found of a node's pods.
+struct Surveyed {
+    at: Instant,
+    policy: Arc<str>,
+    survey: Survey,
 }
 
 /// How a step went.
@@ -108,7 +120,8 @@ pub(in crate::controller) async fn run(
 impl Conductor {
     pub(in crate::controller) fn new(shared: Arc<Shared>, drains: Arc<Drains>, api: Api) -> Self {
         let owners = Arc::new(OwnerLookup::new(api.clone()));
-        Self { shared, drains, api, owners, budgets: Arc::default(), troubles: Arc::default() }
+        let (budgets, surveys, troubles) = <(Arc<_>, Arc<_>, Arc<_>)>::default();
+        Self { shared, drains, api, owners, budgets, surveys, troubles }
     }
 
     /// Brings a node as far as it goes now.
@@ -144,6 +157,7 @@ impl Conductor {
     async fn steps(&self, name: &NodeName) -> Result<Went, RequestError> {
         let Some((known, _)) = self.shared.view.node_alone(name) else {
             self.troubles.remove(name);
+            self.surveys.remove(name);
             return Ok(Went::Done);
         };
         // By what is known nothing may be requested at all: most nodes that wait for a cap end here.
@@ -176,11 +190,17 @@ impl Conductor {
                 return Ok(Went::Done);
             };
             let what = act_name(&act);
-            stored = match self.act(&stored, act).await {
+            let went = self.act(&stored, act).await;
+            let is_conflict =
+                matches!(&went, Err(RequestError::Status(answer)) if answer.code == 409);
+            if !is_conflict {
+                self.surveys.remove(name);
+            }
+            stored = match went {
                 Ok(Went::On(stored)) => stored,
                 Ok(went) => return Ok(went),
                 // Somebody else has written to it: look again at once.
-                Err(RequestError::Status(answer)) if answer.code == 409 => {
+                Err(_) if is_conflict => {
                     match self.api.stored_node(name, &self.drains.watched).await? {
                         Some(stored) => stored,
                         None => return Ok(Went::Done),
@@ -530,11 +550,21 @@ impl Conductor {
 
     /// The pods of a node, sorted by what a drain does with them.
     async fn survey(&self, node: &Node, policy: &Policy) -> Result<Survey, RequestError> {
+        if let Some(known) = self.surveys.get(&node.name)
+            && known.policy == policy.name
+            && known.at.elapsed() < SURVEY_LASTS
+        {
+            return Ok(known.survey.clone());
+        }
+        let at = Instant::now();
         let pods = self.api.list_pods_on(&node.name).await?;
         let needed = owners_needed(&pods, &policy.pods);
         let owners = self.owners.existence(&needed).await;
         let budgets = self.budgets().await?;
-        Ok(survey(pods, &policy.pods, &owners, &budgets))
+        let survey = survey(pods, &policy.pods, &owners, &budgets);
+        let known = Surveyed { at, policy: Arc::clone(&policy.name), survey: survey.clone() };
+        self.surveys.insert(node.name.clone(), known);
+        Ok(survey)
     }
 
     async fn budgets(&self) -> Result<Arc<[Budget]>, RequestError> {
