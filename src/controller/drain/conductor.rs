@@ -368,7 +368,9 @@ impl Conductor {
     async fn conduct(&self, stored: &StoredNode, record: &Record) -> Result<Went, RequestError> {
         let node = &stored.node;
         let Some(policy) = self.drains.policy(record.policy()) else { return Ok(Went::Done) };
-        let survey = self.survey(node, policy).await?;
+        // The evictor hears from the API server itself what the budgets allow.
+        let pods = self.api.list_pods_on(&node.name).await?;
+        let survey = self.sorted(pods, policy, &[]).await;
         let now = self.shared.clock.now();
         if survey.is_drained() {
             let record = Record {
@@ -558,13 +560,17 @@ impl Conductor {
         }
         let at = Instant::now();
         let pods = self.api.list_pods_on(&node.name).await?;
-        let needed = owners_needed(&pods, &policy.pods);
-        let owners = self.owners.existence(&needed).await;
         let budgets = self.budgets().await?;
-        let survey = survey(pods, &policy.pods, &owners, &budgets);
+        let survey = self.sorted(pods, policy, &budgets).await;
         let known = Surveyed { at, policy: Arc::clone(&policy.name), survey: survey.clone() };
         self.surveys.insert(node.name.clone(), known);
         Ok(survey)
+    }
+
+    async fn sorted(&self, pods: Vec<Resident>, policy: &Policy, budgets: &[Budget]) -> Survey {
+        let needed = owners_needed(&pods, &policy.pods);
+        let owners = self.owners.existence(&needed).await;
+        survey(pods, &policy.pods, &owners, budgets)
     }
 
     async fn budgets(&self) -> Result<Arc<[Budget]>, RequestError> {
