@@ -16,6 +16,7 @@ pub(super) fn trials() -> Vec<Scenario> {
     vec![
         trial!(a_dead_node_is_cordoned_and_not_drained),
         trial!(a_node_that_vanishes_is_drained),
+        trial!(a_node_that_is_made_anew_midway_is_not_drained),
         trial!(a_drain_that_fails_is_tried_again_and_once_more_on_request),
         trial!(at_the_deadline_a_node_is_uncordoned_where_the_policy_says_so),
         trial!(at_the_deadline_the_rest_is_deleted_where_the_policy_says_so),
@@ -63,6 +64,30 @@ async fn a_node_that_vanishes_is_drained(ctx: &Ctx) -> Result<()> {
     let after = ended().await?;
     ensure!(after > before, "{after} drains ended with their nodes, as before");
     only_these_evicted(ctx.bed(), &stage.arena, &[slow]).await
+}
+
+/// What has the name of a node that was being drained is another node.
+async fn a_node_that_is_made_anew_midway_is_not_drained(ctx: &Ctx) -> Result<()> {
+    let stage = Stage::set(ctx).await?;
+    let n = stage.node("n", QUICK).await?;
+    stage.kubelets.set(n.name(), Switch::IgnoreTerm(true)).await?;
+    let slow = stage.arena.create(stage.kept("slow", &n).await?.grace(20)).await?;
+    stage.arena.healthy("slow", 1).await?;
+    stage.breaks(&n).await?;
+    stage.witness.deleted_within([&slow], SOON).await?;
+    stage.kubelets.remove_node(n.name()).await?;
+    stage.node("n", QUICK).await?;
+    let next = stage.arena.create(stage.kept("next", &n).await?).await?;
+    stage
+        .stays(&n, "untouched", Duration::from_secs(6), |seen| {
+            !seen.unschedulable && seen.record.is_null() && seen.mark().is_none()
+        })
+        .await?;
+    stage.witness.never_deleted_for([&next], AT_ONCE).await?;
+    // It can be bad like any other.
+    stage.breaks(&n).await?;
+    stage.phase(&n, "drained", DRAINED).await?;
+    only_these_evicted(ctx.bed(), &stage.arena, &[slow, next]).await
 }
 
 async fn a_drain_that_fails_is_tried_again_and_once_more_on_request(ctx: &Ctx) -> Result<()> {

@@ -12,7 +12,7 @@ use super::stage::{AT_ONCE, DRAINED, SOON, Stage, evictions, only_these_evicted}
 use crate::ctx::{Ctx, Scenario, trial};
 use crate::harness::cluster::pod;
 use crate::harness::witness::Sighting;
-use crate::harness::{PodRef, User, Verb};
+use crate::harness::{PodRef, User, Verb, no_execute};
 
 pub(super) fn trials() -> Vec<Scenario> {
     vec![
@@ -21,6 +21,7 @@ pub(super) fn trials() -> Vec<Scenario> {
         trial!(each_pod_is_given_its_own_grace),
         trial!(critical_pods_go_last),
         trial!(what_terminates_already_is_only_awaited),
+        trial!(what_a_taint_condemns_meanwhile_is_deleted_and_the_drain_ends),
     ]
 }
 
@@ -179,5 +180,25 @@ async fn what_terminates_already_is_only_awaited(ctx: &Ctx) -> Result<()> {
     ensure!(asked.is_empty(), "evicted again: {:#?}", asked.records());
     let deletes = ctx.bed().audit()?.by(User::Ostrakon).namespace(stage.arena.namespace());
     ensure!(deletes.verb(Verb::Delete).is_empty(), "deleted again");
+    Ok(())
+}
+
+/// Its `NoExecute` taint is not held up by the budget, and the drain waits for what it deletes.
+async fn what_a_taint_condemns_meanwhile_is_deleted_and_the_drain_ends(ctx: &Ctx) -> Result<()> {
+    let stage = Stage::set(ctx).await?;
+    let n = stage.node("n", QUICK).await?;
+    let elsewhere = stage.bare_node("elsewhere", QUICK).await?;
+    let held = stage.held(&n, &elsewhere).await?;
+    stage.breaks(&n).await?;
+    stage.told_of_pod(&held.pod, &[&held.budget]).await?;
+    stage.arena.taint(&n, no_execute("ostrakon.test/away").added_now()).await?;
+    stage.witness.deleted_within([&held.pod], AT_ONCE * 2).await?;
+    stage.phase(&n, "drained", DRAINED).await?;
+    stage.witness.gone_within([&held.pod], AT_ONCE).await?;
+    let taken = evictions(ctx.bed(), &stage.arena)?.succeeded();
+    ensure!(taken.is_empty(), "evicted as well: {:#?}", taken.records());
+    let deletes = ctx.bed().audit()?.by(User::Ostrakon).namespace(stage.arena.namespace());
+    let deletes = deletes.verb(Verb::Delete).resource("pods").succeeded().len();
+    ensure!(deletes == 1, "{deletes} deletes");
     Ok(())
 }

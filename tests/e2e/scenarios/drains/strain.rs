@@ -20,7 +20,7 @@ use super::stage::{AT_ONCE, SOON, Stage, evictions, only_these_evicted};
 use crate::ctx::{Ctx, Scenario, trial};
 use crate::harness::cluster::pod;
 use crate::harness::workloads::APP;
-use crate::harness::{Bed, Match, NodeRef, PodRef, User, Verb};
+use crate::harness::{Bed, How, Match, NodeRef, PodRef, User, Verb};
 use crate::scenarios::faults::most_fail;
 use crate::scenarios::outside::figure;
 
@@ -29,6 +29,7 @@ pub(super) fn trials() -> Vec<Scenario> {
         trial!(many_nodes_without_a_cap_are_cordoned_at_once).alone(),
         trial!(a_node_with_many_slow_pods_is_drained).alone(),
         trial!(although_half_of_all_writes_fail_all_are_cordoned_and_drained).alone(),
+        trial!(an_api_server_that_is_killed_midway_delays_and_changes_nothing).alone(),
         trial!(a_node_that_others_write_to_all_the_time_is_cordoned).alone(),
     ]
 }
@@ -159,21 +160,22 @@ async fn although_half_of_all_writes_fail_all_are_cordoned_and_drained(ctx: &Ctx
         let seen = stage.look(node).await?;
         ensure!(!seen.unschedulable && seen.record.is_null(), "{node} was touched: {seen:?}");
     }
-    evicted_after_the_cordon(bed, &stage, &nodes, going)?;
+    evicted_after_the_cordon(bed, &stage, &nodes, 4, going)?;
     ostrakon.stop().await?;
     Ok(())
 }
 
-/// No pod was evicted before its node was cordoned.
+/// No pod was evicted before its node was cordoned. There are `pods` on `nodes`, so many on each.
 fn evicted_after_the_cordon(
     bed: &Bed,
     stage: &Stage,
     nodes: &[NodeRef],
+    each: usize,
     pods: &[PodRef],
 ) -> Result<()> {
     let cordons = cordons(bed)?;
     let on: BTreeMap<String, &NodeRef> =
-        pods.iter().enumerate().map(|(p, pod)| (pod.name.clone(), &nodes[p / 4])).collect();
+        pods.iter().enumerate().map(|(p, pod)| (pod.name.clone(), &nodes[p / each])).collect();
     let asked = evictions(bed, &stage.arena)?;
     for record in asked.records() {
         let node = on.get(record.name()).context("the eviction of another pod")?;
@@ -248,4 +250,27 @@ async fn written(stage: &Stage, node: &NodeRef) -> Result<f64> {
     let seen = stage.look(node).await?;
     let text = seen.annotations.get("test/write").context("nothing is written")?;
     Ok(text.parse()?)
+}
+
+/// Killed while some pods are going and others are ordered to.
+async fn an_api_server_that_is_killed_midway_delays_and_changes_nothing(ctx: &Ctx) -> Result<()> {
+    let bed = ctx.bed();
+    let options = Options { stop_time: Duration::from_secs(4), ..Options::default() };
+    let stage = Stage::alone(ctx, options).await?;
+    let nodes = nodes(&stage, 6).await?;
+    let pods = fill(&stage, &nodes, 10).await?;
+    let (going, staying) = pods.split_at(5 * 10);
+    let ostrakon = ostrakon(bed, json!({})).await?;
+    all_break(&stage, &nodes[..5]).await?;
+    stage.witness.deleted_within(&going[..3], SOON).await?;
+    bed.restart_apiserver(How::Kill).await?;
+    let back = system_time();
+    all_drained(&stage, &nodes[..5], Duration::from_secs(90)).await?;
+    figure(format!("5 nodes are drained {:.0} s after the return", seconds_since(back)));
+    none_was_evicted_twice(bed, &stage.arena)?;
+    evicted_after_the_cordon(bed, &stage, &nodes, 10, going)?;
+    stage.witness.gone_within(going, SOON).await?;
+    stage.witness.never_deleted_for(staying, Duration::from_secs(3)).await?;
+    ostrakon.stop().await?;
+    Ok(())
 }
