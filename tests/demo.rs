@@ -115,7 +115,10 @@ fn the_story_comes_out_as_it_must() {
     let of = |event: &str| lines.iter().filter(|l| l["event"] == event).collect::<Vec<_>>();
     assert_eq!((&lines[0]["event"], &lines[1]["event"]), (&"starting".into(), &"ready".into()));
     let steps: Vec<_> = of("step").iter().map(|l| l["step"].as_str().unwrap().to_owned()).collect();
-    assert_eq!(steps, ["taint", "silence", "namesake", "untaint", "restart", "comeback"]);
+    assert_eq!(
+        steps,
+        ["taint", "silence", "namesake", "untaint", "restart", "comeback", "sick", "well"]
+    );
     assert_eq!((of("tainted").len(), of("untainted").len()), (4, 2));
     // 12 tolerate nothing; 3 of 5 s, 2 of 10 s, 1 of 15 s, 2 of 20 s; 4 sessions on the silent node.
     let evicted = of("evicted");
@@ -128,7 +131,14 @@ fn the_story_comes_out_as_it_must() {
     assert!(of("state").len() > 10);
     let summary = lines.last().unwrap();
     assert_eq!((&summary["event"], &summary["ok"]), (&"summary".into(), &true.into()));
-    assert_eq!((&summary["evicted"], &summary["kept"]), (&24.into(), &75.into()));
+    // Of the hundred 24 went by taints, one by hand, and 8 by the drain.
+    assert_eq!((&summary["evicted"], &summary["kept"]), (&24.into(), &67.into()));
+    // Pods had come to the sick node meanwhile.
+    assert!(summary["drained"].as_u64() >= Some(8), "{summary}");
+    let (cordoned, drained) = (of("cordoned"), of("drained"));
+    assert_eq!((cordoned.len(), drained.len(), of("uncordoned").len()), (1, 1, 1));
+    assert_eq!(drained[0]["evicted"], summary["drained"]);
+    assert!(cordoned[0]["seconds"].as_f64() < drained[0]["seconds"].as_f64());
     // 3 on the repaired node; on the silent one 4, and pods that came to it meanwhile.
     assert!(summary["cancelled"].as_u64() >= Some(7), "{summary}");
     assert!(summary["failures"].as_array().unwrap().is_empty());

@@ -8,7 +8,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-const PREFIXES: [&str; 3] = ["ostrakon_", "taint_eviction_controller_", "workqueue_"];
+const PREFIXES: [&str; 4] = ["draino_", "ostrakon_", "taint_eviction_controller_", "workqueue_"];
 
 /// Every text in quotes of this kind that is the name of a metric.
 fn metric_names(text: &str, quote: char) -> BTreeSet<String> {

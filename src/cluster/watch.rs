@@ -22,13 +22,12 @@ use std::time::Duration;
 use ahash::AHashSet;
 use bytes::Bytes;
 use prost::Message;
-use rand::Rng;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
 use self::stream::{Change, End, Stream};
 use super::{Api, DecodeError, Metrics, RequestError, wire};
-use crate::backoff::Backoff;
+use crate::backoff::{self, Backoff};
 use crate::model::Uid;
 
 /// Objects per page of a list. The server's own clients use the same.
@@ -39,8 +38,9 @@ const PAGE_TIMEOUT: Duration = Duration::from_secs(60);
 const HEADER_TIMEOUT: Duration = Duration::from_secs(15);
 /// A stream that brought nothing but lasted for this long did not fail.
 const LASTED: Duration = Duration::from_secs(30);
-/// Seconds after which the server is asked to end a watch, jittered so that replicas spread.
-const WATCH_SECONDS: std::ops::Range<u32> = 240..300;
+/// Time after which the server is asked to end a watch, jittered so that replicas spread.
+const WATCH_LEAST: Duration = Duration::from_secs(240);
+const WATCH_MOST: Duration = Duration::from_secs(300);
 /// After so many streamed lists in a row that broke off, one is taken in pages: what lies between
 /// may not let a long answer through.
 const BROKEN_OFF: u32 = 2;
@@ -91,11 +91,16 @@ pub enum Source {
     Watch,
 }
 
-/// Lists and watches until the task is dropped. `synced` is called after each complete list.
-pub async fn run<I: Index>(api: Api, metrics: Metrics, index: I, synced: impl Fn() + Send) {
-    // Replicas and resources must not march in step.
-    let who = rand::rng().random();
-    let mut watcher = Watcher { api, metrics, index, who, streams: true, broken_off: 0 };
+/// Lists and watches until the task is dropped. `synced` is called after each complete list. The
+/// jitter of pauses depends on `who`, so that replicas and resources do not march in step.
+pub async fn run<I: Index>(
+    api: Api,
+    metrics: Metrics,
+    index: I,
+    who: u128,
+    synced: impl Fn() + Send,
+) {
+    let mut watcher = Watcher { api, metrics, index, who, opened: 0, streams: true, broken_off: 0 };
     let mut failures = 0u32;
     loop {
         match watcher.list().await {
@@ -122,6 +127,8 @@ struct Watcher<I> {
     index: I,
     /// Seed of the jitter of pauses.
     who: u128,
+    /// How many watches were opened.
+    opened: u32,
     /// Whether the server streams lists, as far as is known.
     streams: bool,
     /// How many streamed lists in a row broke off.
@@ -178,7 +185,7 @@ impl<I: Index> Watcher<I> {
         let query = format!(
             "watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&resourceVersion=\
              &allowWatchBookmarks=true&timeoutSeconds={}{}",
-            watch_seconds(),
+            self.watch_seconds(),
             I::SELECT
         );
         let opened = self.api.open_watch(I::RESOURCE, &query, HEADER_TIMEOUT).await;
@@ -306,10 +313,17 @@ impl<I: Index> Watcher<I> {
         }
     }
 
-    async fn open(&self, version: &str) -> Result<Stream, End> {
+    /// After how many seconds the server shall end the next watch.
+    fn watch_seconds(&mut self) -> u64 {
+        self.opened = self.opened.wrapping_add(1);
+        let spread = WATCH_MOST.saturating_sub(WATCH_LEAST);
+        (WATCH_LEAST + spread.mul_f64(backoff::spread(self.who, self.opened))).as_secs()
+    }
+
+    async fn open(&mut self, version: &str) -> Result<Stream, End> {
         let query = format!(
             "watch=true&allowWatchBookmarks=true&timeoutSeconds={}&resourceVersion={version}{}",
-            watch_seconds(),
+            self.watch_seconds(),
             I::SELECT
         );
         match self.api.open_watch(I::RESOURCE, &query, HEADER_TIMEOUT).await {
@@ -369,10 +383,6 @@ impl<I: Index> Watcher<I> {
             "object cannot be read and is skipped; what was known of it stays until it is gone"
         );
     }
-}
-
-fn watch_seconds() -> u32 {
-    rand::rng().random_range(WATCH_SECONDS)
 }
 
 /// Whether the server says that it does not know the parameters of a streamed list, or does not

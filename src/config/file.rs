@@ -84,6 +84,7 @@ pub(super) struct ConditionFields {
     #[serde(rename = "type")]
     pub(super) kind: String,
     /// The status that is bad: True, False or Unknown. Default: True.
+    #[serde(default)]
     #[schemars(schema_with = "status_schema")]
     pub(super) status: Option<String>,
     /// It is bad once it has had the status for so long. Default: 0s.

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use jiff::civil::{Weekday, time};
 use jiff::tz::TimeZone;
+use proptest::prelude::*;
 
 use super::*;
 use crate::drain::{
@@ -71,6 +72,17 @@ fn properties(schema: &serde_json::Value, keys: &mut Vec<String>) {
         keys.extend(own.into_iter().flat_map(|own| own.keys().cloned()));
         object.values().for_each(|value| properties(value, keys));
     }
+}
+
+#[test]
+fn the_schema_requires_what_has_no_default() {
+    let schema = schema();
+    let mut required: Vec<_> = vec![schema["required"].to_string()];
+    let parts = schema["$defs"].as_object().unwrap().values();
+    required.extend(parts.filter_map(|part| part.get("required").map(ToString::to_string)));
+    required.sort();
+    let keys = "[\"drainPolicies\"] [\"kind\"] [\"limit\"] [\"name\",\"conditions\"] [\"share\"] [\"type\"]";
+    assert_eq!(required.join(" "), keys);
 }
 
 #[test]
@@ -362,5 +374,16 @@ fn policies_for_the_same_nodes_are_warned_of() {
         assert_eq!(found.len(), usize::from(same), "{text}: {found:?}");
         let says = |text: &String| text.starts_with("policy \"b\": policy \"a\" selects the same");
         assert!(found.iter().all(says), "{found:?}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn no_text_panics(text in ".{0,80}", value in ".{0,20}") {
+        let _ = read_policies(&text);
+        let quoted = serde_json::Value::from(value);
+        for key in ["headroom", "nodeLabelExpression", "statusTaint", "name"] {
+            let _ = read_policies(&format!("drainPolicies: [{{conditions: [{quoted}], {key}: {quoted}}}]"));
+        }
     }
 }

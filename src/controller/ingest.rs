@@ -51,7 +51,9 @@ impl Index for Nodes {
     }
 
     fn retain(&mut self, seen: &AHashSet<Uid>) {
-        for (name, uid) in self.shared.view.nodes_other_than(seen) {
+        let mut gone = self.shared.view.nodes_other_than(seen);
+        gone.sort_unstable();
+        for (name, uid) in gone {
             drop_node(&self.shared, &name, uid);
         }
     }
@@ -157,7 +159,9 @@ pub(super) fn drop_pod(shared: &Shared, node: &NodeName, uid: Uid) {
 
 /// Takes in that all pods but these are gone.
 pub(super) fn retain_pods(shared: &Shared, seen: &AHashSet<Uid>) {
-    for (node, uid) in shared.view.pods_other_than(seen) {
+    let mut gone = shared.view.pods_other_than(seen);
+    gone.sort_unstable();
+    for (node, uid) in gone {
         drop_pod(shared, &node, uid);
     }
 }

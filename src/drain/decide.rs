@@ -16,6 +16,7 @@ use crate::model::{Autoscaler, ConditionStatus, Node, Upkeep};
 
 /// What is to be done about a node.
 #[derive(Clone, Debug, PartialEq)]
+#[allow(clippy::large_enum_variant)] // Made and taken apart at once.
 pub enum Step {
     /// Nothing, until the node changes.
     Rest,
@@ -207,8 +208,10 @@ fn go_on(
 ) -> Step {
     let bad = Badness::of(upkeep, policies, now);
     let clearing = Clearing::of(&record, upkeep, policies, now);
-    if !upkeep.unschedulable && !matches!(record.cordon, Cordon::Lifted) {
-        return uncordoned_by_others(record, bad);
+    let needs_cordon = record.cordon != Cordon::Lifted
+        || matches!(record.phase, DrainPhase::Scheduled | DrainPhase::Draining);
+    if !upkeep.unschedulable && needs_cordon {
+        return uncordoned_by_others(record, &bad);
     }
     if let Some(step) = keep_vanished(&record, &clearing, now) {
         return step;
@@ -238,7 +241,7 @@ fn settings<'a>(record: &Record, policies: &'a [Policy]) -> Option<&'a Policy> {
 }
 
 /// The node is schedulable although our record says that it is cordoned.
-fn uncordoned_by_others(record: Record, bad: Badness) -> Step {
+fn uncordoned_by_others(record: Record, bad: &Badness) -> Step {
     Step::Act(Act::Write(if record.autoscaler && record.cordon == Cordon::Ours {
         if bad.claims.is_empty() {
             Change { record: None, unschedulable: None, retry_taken: false, news: News::Uncordoned }
@@ -330,8 +333,12 @@ fn not_bad(
     if goes_on {
         return draining(node, record, now);
     }
-    if matches!(record.phase, DrainPhase::Scheduled | DrainPhase::Draining) {
-        return call_off(record, called_off::CLEAR);
+    // What is not to be trusted neither begins anything nor ends it.
+    match record.phase {
+        DrainPhase::Draining if clearing.some_stale => return draining(node, record, now),
+        DrainPhase::Scheduled if clearing.some_stale => return Step::Rest,
+        DrainPhase::Draining | DrainPhase::Scheduled => return call_off(record, called_off::CLEAR),
+        _ => {}
     }
     match clearing.clear_at {
         Some(at) if at <= now => {
@@ -499,14 +506,20 @@ struct Clearing {
     clear_at: Option<Timestamp>,
     /// One of them is not reported at all.
     some_absent: bool,
+    /// One of them, of a policy that still selects the node, is not to be trusted.
+    some_stale: bool,
     /// Owners that have not cleared, with the conditions that have not.
     remaining: Vec<Claim>,
 }
 
 impl Clearing {
     fn of(record: &Record, upkeep: &Upkeep, policies: &[Policy], now: Timestamp) -> Self {
-        let mut clearing =
-            Self { clear_at: Some(Timestamp::MIN), some_absent: false, remaining: Vec::new() };
+        let mut clearing = Self {
+            clear_at: Some(Timestamp::MIN),
+            some_absent: false,
+            some_stale: false,
+            remaining: Vec::new(),
+        };
         for claim in &record.claims {
             let policy = policies.iter().find(|policy| policy.name == claim.policy);
             let mut conditions = Vec::new();
@@ -557,6 +570,8 @@ impl Clearing {
             self.some_absent = true;
             return Some(after(record.vanished?, rule.clear_after?));
         }
+        let is_asked = policy.is_some_and(|policy| policy.selects(&upkeep.labels));
+        self.some_stale |= is_asked && configured.is_some() && holding == Holding::Stale;
         rule.over_from(holding)
     }
 }

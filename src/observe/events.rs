@@ -299,6 +299,7 @@ impl EventLane {
     {
         loop {
             let next = tokio::select! {
+                biased;
                 next = self.events.recv() => next,
                 () = stop.cancelled(), if !self.events.is_closed() => {
                     self.events.close();

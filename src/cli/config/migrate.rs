@@ -237,7 +237,18 @@ fn list(rules: &[ConditionRule]) -> String {
 
 /// A text in quotes, as both JSON and YAML have it.
 fn quoted(text: &str) -> String {
-    serde_json::Value::from(text).to_string()
+    let mut quoted = String::new();
+    for c in serde_json::Value::from(text).to_string().chars() {
+        // YAML has no place for these as they are, JSON leaves them so.
+        if c.is_control()
+            || matches!(c, '\u{2028}' | '\u{2029}' | '\u{feff}' | '\u{fffe}' | '\u{ffff}')
+        {
+            let _ = write!(quoted, "\\u{:04x}", u32::from(c));
+        } else {
+            quoted.push(c);
+        }
+    }
+    quoted
 }
 
 /// Lines of YAML, with comments that are wrapped.

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use proptest::prelude::*;
+
 use super::*;
 use crate::drain::{PodRules, Undrainable};
 use crate::model::build::noon;
@@ -146,4 +148,14 @@ warning: policy \"default\": KernelDeadlock is read from a log, and a restart of
 node-problem-detector sets it to False; with clearAfter: never only a person brings the node back
 ";
     assert_eq!(summary, expected);
+}
+
+proptest! {
+    /// Whatever stands in an argument, YAML reads it as it was.
+    #[test]
+    fn texts_pass_through_the_file_unchanged(text in "(?s:.){0,20}|[\\x00-\\xa0\u{2028}\u{2029}\u{feff}\u{fffe}]{1,8}") {
+        let annotation = format!("--protected-pod-annotation=key={text}");
+        let policy = policy(&[&annotation, "A"]);
+        prop_assert_eq!(policy.pods.protections[0].value.as_deref(), Some(text.as_str()));
+    }
 }

@@ -90,8 +90,6 @@ pub(super) struct Cast {
     pub(super) silent: String,
     /// Reports a bad condition.
     pub(super) sick: String,
-    /// Names of the pods that leave that one, by UID: all but those of daemons.
-    pub(super) to_drain: BTreeMap<String, String>,
     /// UIDs of the pods that the story sends away.
     pub(super) to_go: BTreeSet<String>,
     /// UID of the pod that is deleted by hand.
@@ -112,7 +110,6 @@ impl Cast {
             last: names[stage[2]].clone(),
             silent: names[stage[3]].clone(),
             sick: names[stage[4]].clone(),
-            to_drain: BTreeMap::new(),
             nodes: names,
             to_go: BTreeSet::new(),
             namesake: String::new(),
@@ -120,10 +117,8 @@ impl Cast {
         for (address, (node, workload)) in places.into_iter().enumerate() {
             let name = &cast.nodes[node];
             let pod = running(&WORKLOADS[workload], &owners[&workload], name, address, store);
-            let (uid, name) = insert(store, pod)?;
-            if node == stage[4] && WORKLOADS[workload].owner != Resource::DaemonSets {
-                cast.to_drain.insert(uid, name);
-            } else if workload == DATABASE {
+            let uid = insert(store, pod)?;
+            if workload == DATABASE {
                 cast.namesake = uid;
             } else if goes(&WORKLOADS[workload], workload, node, stage) {
                 cast.to_go.insert(uid);
@@ -309,21 +304,16 @@ fn running(kind: &Workload, owner: &str, node: &str, address: usize, store: &Sto
     })
 }
 
-/// Stores a pod. Gives its UID and its name.
-fn insert(store: &Store, pod: Value) -> anyhow::Result<(String, String)> {
-    let known = |pod: &Value| {
-        let meta = |field: &str| pod["metadata"][field].as_str().unwrap_or_default();
-        (uid(pod), format!("{}/{}", meta("namespace"), meta("name")))
-    };
+fn insert(store: &Store, pod: Value) -> anyhow::Result<String> {
     for _ in 1..NAME_TRIES {
         match store.insert(Resource::Pods, pod.clone()) {
-            Ok(stored) => return Ok(known(&stored)),
+            Ok(stored) => return Ok(uid(&stored)),
             Err(error) if error.code == 409 => {}
             Err(error) => return Err(anyhow!(error).context("cannot set the stage")),
         }
     }
     let stored = store.insert(Resource::Pods, pod).context("cannot set the stage")?;
-    Ok(known(&stored))
+    Ok(uid(&stored))
 }
 
 /// UID of a stored object.
@@ -363,6 +353,5 @@ mod tests {
         // 4 without toleration and 3 with seconds (the fourth is the namesake); 4 and 1; 4 and 4;
         // 4 sessions.
         assert_eq!(cast.to_go.len(), 7 + 5 + 8 + 4);
-        assert_eq!(cast.to_drain.len(), 8, "all but two daemons");
     }
 }

@@ -1,7 +1,7 @@
 //! The node that is drained, as somebody sees it who watches the cluster's history.
 //!
-//! Like the ledger it takes nothing from the controller: who goes is known from the cast, and what
-//! the budget allows from the cluster.
+//! Like the ledger it takes nothing from the controller: who goes, and what the budget allows, is
+//! known from the cluster.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -33,9 +33,21 @@ pub(super) struct Drain {
 }
 
 impl Drain {
-    /// Of this node, and of these pods by UID.
-    pub(super) fn of(node: &str, to_go: BTreeMap<String, String>) -> Self {
-        Self { node: node.to_owned(), to_go, ..Self::default() }
+    /// Of this node.
+    pub(super) fn of(node: &str) -> Self {
+        Self { node: node.to_owned(), ..Self::default() }
+    }
+
+    /// From now on these pods must go, all that the node has but those of daemons.
+    pub(super) fn begin<'a>(&mut self, pods: impl Iterator<Item = &'a Value>) {
+        let to_go = pods.filter(|pod| text(pod, "/spec/nodeName") == self.node).filter(|pod| {
+            text(pod, "/metadata/ownerReferences/0/kind") != "DaemonSet"
+                && pod.pointer("/metadata/deletionTimestamp").is_none()
+        });
+        let of = |field: &str, pod| text(pod, &format!("/metadata/{field}")).to_owned();
+        self.to_go = to_go
+            .map(|pod| (of("uid", pod), format!("{}/{}", of("namespace", pod), of("name", pod))))
+            .collect();
     }
 
     /// Takes a change in.

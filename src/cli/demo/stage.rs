@@ -24,7 +24,8 @@ use crate::controller::{self, Running};
 use crate::drain::{ConditionRule, Pace, Policy};
 use crate::model::ConditionStatus;
 use crate::sim::embedded::{
-    ApiError, Controllers, DeleteOptions, Embedded, Options, Part, Resource, Served, Settings,
+    ApiError, Controllers, DeleteOptions, Embedded, Options, Part, Resource, Selector, Served,
+    Settings,
 };
 use crate::sim::hollow::{self, HollowKubelets, Switch};
 
@@ -90,7 +91,7 @@ impl Stage {
         cluster.store().observe(move |change| watching.lock().take(change));
         let cast = Cast::enter(cluster.store(), nodes, pods)?;
         debug!(nodes, pods, "stored the pods");
-        let drain = Arc::new(Mutex::new(Drain::of(&cast.sick, cast.to_drain.clone())));
+        let drain = Arc::new(Mutex::new(Drain::of(&cast.sick)));
         let watching = Arc::clone(&drain);
         cluster.store().observe(move |change| watching.lock().take(change));
         let options = hollow::Options {
@@ -197,6 +198,8 @@ impl Stage {
     /// Has the node that is to be drained report its condition bad, or good again.
     pub(super) fn report(&self, bad: bool) -> anyhow::Result<()> {
         if bad {
+            let pods = self.cluster.store().select(Resource::Pods, &Selector::default());
+            self.drain().begin(pods.iter().map(|pod| &**pod));
             let mut ledger = self.ledger();
             for uid in self.drain().to_go() {
                 ledger.expect_by_hand(uid);

@@ -18,8 +18,8 @@ use crate::backoff::Backoff;
 use crate::cluster::{Api, OwnerLookup, RequestError, StoredNode, UpkeepPatch};
 use crate::controller::state::Shared;
 use crate::drain::{
-    Act, AtDeadline, Change, Claim, Cordon, DrainPhase, News, Policy, Record, Step, Survey,
-    Undrainable, owners_needed, survey, turn,
+    Act, AtDeadline, Change, Claim, Cordon, DrainPhase, Hindrance, News, Policy, Record, Step,
+    Survey, Undrainable, owners_needed, survey, turn,
 };
 use crate::evict::Order;
 use crate::model::{Budget, ConditionStatus, Node, NodeName, Resident};
@@ -39,6 +39,8 @@ const BACKOFF: Backoff =
     Backoff { first: Duration::from_millis(250), most: Duration::from_secs(30) };
 /// Budgets are read once for so long: many nodes are looked at at the same time.
 const BUDGETS_LAST: Duration = Duration::from_secs(1);
+/// What was found of a node's pods is used again for so long if the node has changed meanwhile.
+const SURVEY_LASTS: Duration = Duration::from_secs(1);
 /// Carries out steps of drains. Clones share everything.
 #[derive(Clone)]
 pub(in crate::controller) struct Conductor {
@@ -46,16 +48,29 @@ pub(in crate::controller) struct Conductor {
     drains: Arc<Drains>,
     api: Api,
     owners: Arc<OwnerLookup>,
-    budgets: Arc<tokio::sync::Mutex<Option<(Instant, Arc<[Budget]>)>>>,
+    budgets: Arc<tokio::sync::Mutex<Option<ReadBudgets>>>,
+    /// What was found of a node's pods, by node, while its steps meet conflicts. A write then follows
+    /// its read at once: otherwise a node that others write to all the time is never cordoned.
+    surveys: Arc<DashMap<NodeName, Surveyed, RandomState>>,
     /// Failed tries in a row, and refusals in a row, by node.
     troubles: Arc<DashMap<NodeName, Troubles, RandomState>>,
 }
+
+/// The budgets of all namespaces, and when the request for them began.
+type ReadBudgets = (Instant, Arc<[Budget]>);
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Troubles {
     failures: u32,
     hindered: u32,
     capped: bool,
+}
+
+/// What was found of a node's pods.
+struct Surveyed {
+    at: Instant,
+    policy: Arc<str>,
+    survey: Survey,
 }
 
 /// How a step went.
@@ -105,7 +120,8 @@ pub(in crate::controller) async fn run(
 impl Conductor {
     pub(in crate::controller) fn new(shared: Arc<Shared>, drains: Arc<Drains>, api: Api) -> Self {
         let owners = Arc::new(OwnerLookup::new(api.clone()));
-        Self { shared, drains, api, owners, budgets: Arc::default(), troubles: Arc::default() }
+        let (budgets, surveys, troubles) = <(Arc<_>, Arc<_>, Arc<_>)>::default();
+        Self { shared, drains, api, owners, budgets, surveys, troubles }
     }
 
     /// Brings a node as far as it goes now.
@@ -141,6 +157,7 @@ impl Conductor {
     async fn steps(&self, name: &NodeName) -> Result<Went, RequestError> {
         let Some((known, _)) = self.shared.view.node_alone(name) else {
             self.troubles.remove(name);
+            self.surveys.remove(name);
             return Ok(Went::Done);
         };
         // By what is known nothing may be requested at all: most nodes that wait for a cap end here.
@@ -173,11 +190,17 @@ impl Conductor {
                 return Ok(Went::Done);
             };
             let what = act_name(&act);
-            stored = match self.act(&stored, act).await {
+            let went = self.act(&stored, act).await;
+            let is_conflict =
+                matches!(&went, Err(RequestError::Status(answer)) if answer.code == 409);
+            if !is_conflict {
+                self.surveys.remove(name);
+            }
+            stored = match went {
                 Ok(Went::On(stored)) => stored,
                 Ok(went) => return Ok(went),
                 // Somebody else has written to it: look again at once.
-                Err(RequestError::Status(answer)) if answer.code == 409 => {
+                Err(_) if is_conflict => {
                     match self.api.stored_node(name, &self.drains.watched).await? {
                         Some(stored) => stored,
                         None => return Ok(Went::Done),
@@ -260,17 +283,18 @@ impl Conductor {
         record.failures = failures;
         let mut scheduled = None;
         if policy.drain && node.ready.status != ConditionStatus::Unknown {
-            match self.hindrances(node, policy).await? {
+            let hindrances = self.survey(node, policy).await?.hindrances();
+            match in_one_line(&hindrances) {
                 None => scheduled = Some(self.slot(&node.name, policy)),
                 Some(why) => {
-                    let pause = self.hindered(node, &why);
+                    let pause = self.hindered(node, &why, &hindrances);
                     if !is_foreign && policy.undrainable == Undrainable::Report {
                         let mut ledger = self.drains.ledger.lock();
                         ledger.give_back(&node.name);
                         ledger.withdraw(&node.name);
                         return Ok(Went::Later(pause));
                     }
-                    record.next = Some(self.after(pause));
+                    record.next = Some(whole(self.after(pause)));
                     record.why = Some(why);
                 }
             }
@@ -299,8 +323,9 @@ impl Conductor {
     async fn schedule(&self, stored: &StoredNode, record: Record) -> Result<Went, RequestError> {
         let node = &stored.node;
         let Some(policy) = self.drains.policy(record.policy()) else { return Ok(Went::Done) };
-        if let Some(why) = self.hindrances(node, policy).await? {
-            return self.hold(stored, record, why).await;
+        let hindrances = self.survey(node, policy).await?.hindrances();
+        if let Some(why) = in_one_line(&hindrances) {
+            return self.hold(stored, record, why, &hindrances).await;
         }
         let at = self.slot(&node.name, policy);
         let record = Record {
@@ -317,8 +342,9 @@ impl Conductor {
         let node = &stored.node;
         let Some(policy) = self.drains.policy(record.policy()) else { return Ok(Went::Done) };
         let survey = self.survey(node, policy).await?;
-        if let Some(why) = hindrances(&survey) {
-            return self.hold(stored, record, why).await;
+        let hindrances = survey.hindrances();
+        if let Some(why) = in_one_line(&hindrances) {
+            return self.hold(stored, record, why, &hindrances).await;
         }
         let now = whole(self.shared.clock.now());
         let is_retry = record.phase == DrainPhase::Failed;
@@ -416,7 +442,7 @@ impl Conductor {
         let retry = Backoff { first: policy.retry.first, most: policy.retry.most };
         let who = self.troubles.hasher().hash_one(&node.name);
         let next = (failures < policy.retry.attempts)
-            .then(|| after(now, retry.pause(failures, who.into())));
+            .then(|| whole(after(now, retry.pause(failures, who.into()))));
         let record = Record {
             phase: DrainPhase::Failed,
             cordon: if lifts { Cordon::Lifted } else { record.cordon },
@@ -442,8 +468,9 @@ impl Conductor {
         stored: &StoredNode,
         record: Record,
         why: Arc<str>,
+        hindrances: &[Hindrance],
     ) -> Result<Went, RequestError> {
-        let pause = self.hindered(&stored.node, &why);
+        let pause = self.hindered(&stored.node, &why, hindrances);
         if record.why.as_deref() == Some(&*why) && record.phase == DrainPhase::Cordoned {
             return Ok(Went::Later(pause));
         }
@@ -453,12 +480,13 @@ impl Conductor {
     }
 
     /// Reports why a node cannot be drained, and says when to look again.
-    fn hindered(&self, node: &Node, why: &Arc<str>) -> Duration {
+    fn hindered(&self, node: &Node, why: &Arc<str>, hindrances: &[Hindrance]) -> Duration {
         let times = self.trouble(&node.name, |troubles| {
             troubles.hindered += 1;
             troubles.hindered
         });
         self.drains.reporter.tell(node, &News::Held(Arc::clone(why)));
+        self.drains.reporter.hindering(hindrances);
         let who = self.troubles.hasher().hash_one(&node.name);
         UNTIL_DRAINABLE.pause(times, who.into())
     }
@@ -520,21 +548,23 @@ impl Conductor {
         Some(taints)
     }
 
-    async fn hindrances(
-        &self,
-        node: &Node,
-        policy: &Policy,
-    ) -> Result<Option<Arc<str>>, RequestError> {
-        Ok(hindrances(&self.survey(node, policy).await?))
-    }
-
     /// The pods of a node, sorted by what a drain does with them.
     async fn survey(&self, node: &Node, policy: &Policy) -> Result<Survey, RequestError> {
+        if let Some(known) = self.surveys.get(&node.name)
+            && known.policy == policy.name
+            && known.at.elapsed() < SURVEY_LASTS
+        {
+            return Ok(known.survey.clone());
+        }
+        let at = Instant::now();
         let pods = self.api.list_pods_on(&node.name).await?;
         let needed = owners_needed(&pods, &policy.pods);
         let owners = self.owners.existence(&needed).await;
         let budgets = self.budgets().await?;
-        Ok(survey(pods, &policy.pods, &owners, &budgets))
+        let survey = survey(pods, &policy.pods, &owners, &budgets);
+        let known = Surveyed { at, policy: Arc::clone(&policy.name), survey: survey.clone() };
+        self.surveys.insert(node.name.clone(), known);
+        Ok(survey)
     }
 
     async fn budgets(&self) -> Result<Arc<[Budget]>, RequestError> {
@@ -575,10 +605,9 @@ fn is_ours(upkeep: &crate::model::Upkeep) -> bool {
 }
 
 /// Why a node cannot be drained, in one line; `None` if it can.
-fn hindrances(survey: &Survey) -> Option<Arc<str>> {
+fn in_one_line(all: &[Hindrance]) -> Option<Arc<str>> {
     /// More are counted only.
     const NAMED: usize = 3;
-    let all = survey.hindrances();
     if all.is_empty() {
         return None;
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tracing::{info, warn};
 
 use super::metrics::DrainMetrics;
-use crate::drain::{Capped, News};
+use crate::drain::{Capped, Hindrance, News};
 use crate::model::Node;
 use crate::observe::{NodeEvent, Recorder};
 
@@ -84,6 +84,20 @@ impl Reporter {
     pub(super) fn capped(&self, node: &Node, capped: &Capped) {
         if self.recorder.is_news(node.uid, "cordon capped") {
             self.normal(node, "CordonDeferred", &format!("Cordon has to wait: {capped}"));
+        }
+    }
+
+    /// These pods keep their node from being drained.
+    pub(super) fn hindering(&self, hindrances: &[Hindrance]) {
+        // What is to be mended is seen by a few; a node of a hundred such pods is no hundred news.
+        const TOLD: usize = 10;
+        for hindrance in hindrances.iter().take(TOLD) {
+            let (pod, why) = match hindrance {
+                Hindrance::Left(pod, why) => (pod, why.to_string()),
+                Hindrance::Budget(pod, obstacle) => (pod, obstacle.to_string()),
+                Hindrance::Unknown(unknown) => (&unknown.pod, unknown.to_string()),
+            };
+            self.recorder.drain_blocked(pod, "hindrance", &why);
         }
     }
 

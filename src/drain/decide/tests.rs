@@ -326,6 +326,13 @@ fn a_status_that_is_not_trusted_neither_begins_nor_clears_nor_stops() {
     assert_eq!(decide(&kept("n1").reporting("Bad", True, 0), &policies, at(10)), Step::Rest);
     let drained = bad(&record(DrainPhase::Drained)).reporting("Bad", False, 1000);
     assert_eq!(decide(&drained, &policies, at(99_999)), Step::Rest);
+    let scheduled = bad(&record(DrainPhase::Scheduled));
+    assert_eq!(decide(&scheduled, &policies, at(60)), Step::Rest, "it has to wait");
+    let draining = bad(&record(DrainPhase::Draining));
+    assert!(matches!(decide(&draining, &policies, at(100)), Step::Act(Act::Conduct(_))));
+    // Whoever reported it does not know any more.
+    let unknown = bad(&record(DrainPhase::Draining)).reporting("Bad", Unknown, 90);
+    assert!(matches!(step(&unknown, 100), Step::Act(Act::Conduct(_))));
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 mod basics;
 mod compare;
+pub(crate) mod drains;
 mod evidence;
 mod exact;
 mod faults;
@@ -23,6 +24,7 @@ pub(crate) fn trials() -> Vec<Scenario> {
     [
         basics::trials(),
         compare::trials(),
+        drains::trials(),
         exact::trials(),
         faults::trials(),
         identity::trials(),
