@@ -3,7 +3,7 @@
 CARGO ?= cargo
 CONTROL_PLANE := tests/control-plane/build
 
-.PHONY: help demo fmt lint test soak doc control-plane e2e e2e-alone e2e-upstream compare bench bench-cluster bench-scale deny ci
+.PHONY: help demo fmt lint test soak recordings doc control-plane e2e e2e-alone e2e-upstream compare bench bench-cluster bench-scale deny ci
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "%-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,6 +37,9 @@ e2e: control-plane ## scenarios that share a real control plane; skipped without
 
 e2e-alone: control-plane ## scenarios that need a control plane to themselves: faults, kills, restarts; by hand, 20 minutes
 	OSTRAKON_E2E=alone $(CARGO) test --locked --test e2e
+
+recordings: control-plane ## answers of a real API server that the embedded one is compared with
+	OSTRAKON_RECORD=1 $(CARGO) test --locked --test e2e -- the_recordings_are_true
 
 e2e-upstream: control-plane ## Kubernetes' own NoExecute cases, with and without ostrakon; skipped without Go
 	$(CARGO) test --locked --test upstream

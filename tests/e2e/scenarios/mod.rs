@@ -9,6 +9,7 @@ mod faults;
 mod identity;
 mod leader;
 mod lifecycle;
+mod likeness;
 mod outages;
 mod outside;
 mod race;
@@ -30,6 +31,7 @@ pub(crate) fn trials() -> Vec<Scenario> {
         identity::trials(),
         leader::trials(),
         lifecycle::trials(),
+        likeness::trials(),
         outages::trials(),
         race::trials(),
         reports::trials(),
