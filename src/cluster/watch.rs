@@ -44,6 +44,9 @@ const WATCH_MOST: Duration = Duration::from_secs(300);
 /// After so many streamed lists in a row that broke off, one is taken in pages: what lies between
 /// may not let a long answer through.
 const BROKEN_OFF: u32 = 2;
+/// So many times in a row an event of a watch may be unreadable, which takes ten seconds and more with
+/// the pauses between; then a list is taken, which does without it.
+const GARBLED: u32 = 7;
 /// Marks the bookmark that comes after the last object of a streamed list.
 const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
 /// Pause between tries. The longest is short: while a watch is down, pods are judged by old facts.
@@ -71,6 +74,9 @@ pub trait Index: Send {
     /// # Errors
     /// It cannot be read.
     fn delete(&mut self, object: &Bytes) -> Result<(), DecodeError>;
+
+    /// Takes that an object is gone of whose last state no more than the UID can be read.
+    fn forget(&mut self, uid: Uid);
 
     /// A complete list has been taken: whatever has another UID is gone.
     fn retain(&mut self, seen: &AHashSet<Uid>);
@@ -250,7 +256,7 @@ impl<I: Index> Watcher<I> {
     /// Watches from a list on, and returns when only a new list helps.
     async fn follow(&mut self, listed: Listed) {
         let Listed { mut version, mut stream } = listed;
-        let mut failures = 0u32;
+        let (mut failures, mut garbled) = (0u32, 0u32);
         loop {
             let (before, opened) = (version.clone(), Instant::now());
             let end = match stream.take() {
@@ -266,6 +272,17 @@ impl<I: Index> Watcher<I> {
                 info!(
                     resource = I::RESOURCE,
                     version, "the watch's version has expired; listing anew"
+                );
+                return;
+            }
+            let is_stuck = before == version && matches!(end, End::Garbled(_));
+            garbled = if is_stuck { garbled + 1 } else { 0 };
+            if garbled == GARBLED {
+                warn!(
+                    resource = I::RESOURCE,
+                    version,
+                    ?end,
+                    "what follows this version cannot be read; listing anew"
                 );
                 return;
             }
@@ -351,6 +368,9 @@ impl<I: Index> Watcher<I> {
     fn delete(&mut self, object: &Bytes) {
         if let Err(error) = self.index.delete(object) {
             self.skipped(&error);
+            if let Some(uid) = error.uid {
+                self.index.forget(uid);
+            }
         }
     }
 
@@ -360,7 +380,7 @@ impl<I: Index> Watcher<I> {
             resource = I::RESOURCE,
             object = error.object,
             reason = error.reason,
-            "object cannot be read and is skipped; what was known of it before stays"
+            "object cannot be read and is skipped; what was known of it stays until it is gone"
         );
     }
 }

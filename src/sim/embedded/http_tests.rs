@@ -540,6 +540,10 @@ impl Index for Told {
         self.pod(object, "gone:").map(drop)
     }
 
+    fn forget(&mut self, uid: Uid) {
+        self.tell.send(format!("forgotten: {uid}")).unwrap();
+    }
+
     fn retain(&mut self, seen: &AHashSet<Uid>) {
         self.tell.send(format!("{} in all", seen.len())).unwrap();
     }

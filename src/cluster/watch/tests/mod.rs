@@ -91,6 +91,10 @@ impl Index for Log {
         Ok(())
     }
 
+    fn forget(&mut self, uid: Uid) {
+        self.add(format!("{} forgotten", uid.0));
+    }
+
     fn retain(&mut self, seen: &AHashSet<Uid>) {
         let mut uids: Vec<_> = seen.iter().map(|uid| uid.0).collect();
         uids.sort_unstable();
