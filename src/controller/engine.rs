@@ -200,6 +200,7 @@ impl Prepared {
             listed,
             in_flight: in_flight.clone(),
             hands,
+            seed,
         };
         let work = tokio::spawn(work.run(leads.clone(), stop.clone()));
         let clocks =

@@ -9,4 +9,14 @@ pub(super) enum Flaw {
     ForgetsFailures,
     /// Leadership is checked when work is taken up, and not when it is written.
     WritesUngated,
+    /// Drains cordon however many are out of use.
+    IgnoresCap,
+    /// Who takes a record away uncordons, whoever has cordoned.
+    UncordonsForeign,
+    /// A drain that was begun before the process is not gone on with.
+    ForgetsDrains,
+    /// What a drain ordered once is carried out, whatever has become of the node.
+    TrustsOrders,
+    /// Drains evict what the policy leaves.
+    EvictsProtected,
 }

@@ -29,6 +29,8 @@ pub(super) struct Work {
     /// Evictions and records in flight.
     pub(super) in_flight: TaskTracker,
     pub(super) hands: Hands,
+    /// Tells this controller's jitter from that of others.
+    pub(super) seed: u128,
 }
 
 /// Who handles what is in the queues.
@@ -101,7 +103,7 @@ impl Work {
         if stop.run_until_cancelled(leads.cancelled()).await.is_none() {
             return Ok(());
         }
-        let Self { shared, api, carrier, pace, listed, in_flight, hands } = self;
+        let Self { shared, api, carrier, pace, listed, in_flight, hands, seed } = self;
         shared.lead();
         let decider = Arc::new(Decider { shared: Arc::clone(&shared) });
         let mut tasks = JoinSet::new();
@@ -112,7 +114,8 @@ impl Work {
         }
         tasks.spawn(pump::carry(queue, Arc::new(carrier), pace, in_flight.clone(), stop.clone()));
         if let Some(drains) = &shared.drains {
-            let conductor = Conductor::new(Arc::clone(&shared), Arc::clone(drains), api.clone());
+            let (shared, drains) = (Arc::clone(&shared), Arc::clone(drains));
+            let conductor = Conductor::new(shared, drains, api.clone(), seed);
             tasks.spawn(drain::run(conductor, listed.clone(), stop.clone(), in_flight.clone()));
         }
         let [_, pods_listed] = listed;

@@ -9,6 +9,8 @@ use dashmap::DashMap;
 use futures::FutureExt;
 use jiff::Timestamp;
 use parking_lot::Mutex;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
 use serde_json::{Value, json};
 use tokio::sync::{OnceCell, Semaphore};
 use tokio::time::Instant;
@@ -27,6 +29,8 @@ use crate::drain::{
 use crate::evict::Order;
 use crate::model::{Budget, ConditionStatus, Node, NodeName, PodRef, Resident};
 use crate::pipeline::Outcome;
+#[cfg(test)]
+use crate::{controller::flaw::Flaw, drain::PodRules};
 
 /// Nodes that are worked on at the same time. Each holds a connection or two.
 const AT_ONCE: usize = 16;
@@ -61,6 +65,10 @@ pub(in crate::controller) struct Conductor {
     surveys: Arc<DashMap<NodeName, Surveyed, RandomState>>,
     /// Failed tries in a row, and refusals in a row, by node.
     troubles: Arc<DashMap<NodeName, Troubles, RandomState>>,
+    /// Names sessions.
+    sessions: Arc<Mutex<StdRng>>,
+    #[cfg(test)]
+    begun: Timestamp,
 }
 
 /// When the budgets of all namespaces were asked for, and the answer.
@@ -106,6 +114,7 @@ pub(in crate::controller) async fn run(
 ) {
     for known in known {
         tokio::select! {
+            biased;
             () = stop.cancelled() => return,
             () = known.cancelled() => {}
         }
@@ -113,10 +122,12 @@ pub(in crate::controller) async fn run(
     let slots = Arc::new(Semaphore::new(AT_ONCE));
     loop {
         let fired = tokio::select! {
+            biased;
             () = stop.cancelled() => return,
             fired = conductor.drains.due.next() => fired,
         };
         let slot = tokio::select! {
+            biased;
             () = stop.cancelled() => return,
             slot = Arc::clone(&slots).acquire_owned() => slot,
         };
@@ -135,10 +146,37 @@ pub(in crate::controller) async fn run(
 }
 
 impl Conductor {
-    pub(in crate::controller) fn new(shared: Arc<Shared>, drains: Arc<Drains>, api: Api) -> Self {
+    /// One whose jitter and sessions are a function of `seed`.
+    pub(in crate::controller) fn new(
+        shared: Arc<Shared>,
+        drains: Arc<Drains>,
+        api: Api,
+        seed: u128,
+    ) -> Self {
         let owners = Arc::new(OwnerLookup::new(api.clone()));
-        let (budgets, surveys, troubles) = <(Arc<_>, Arc<_>, Arc<_>)>::default();
-        Self { shared, drains, api, owners, budgets, surveys, troubles }
+        let (budgets, surveys) = <(Arc<_>, Arc<_>)>::default();
+        let mut sessions = StdRng::from_seed(wide(seed));
+        // The pauses of a node are told from those of others by this hash.
+        let [a, b, c, d] = sessions.random();
+        let troubles = Arc::new(DashMap::with_hasher(RandomState::with_seeds(a, b, c, d)));
+        let sessions = Arc::new(Mutex::new(sessions));
+        Self {
+            #[cfg(test)]
+            begun: shared.clock.now(),
+            shared,
+            drains,
+            api,
+            owners,
+            budgets,
+            surveys,
+            troubles,
+            sessions,
+        }
+    }
+
+    /// A name for a session that no other has.
+    fn session(&self) -> Arc<str> {
+        format!("{:016x}", self.sessions.lock().random::<u64>()).into()
     }
 
     /// Brings a node as far as it goes now.
@@ -240,6 +278,10 @@ impl Conductor {
 
     /// Whether the caps let a node be cordoned. It is told once that it has to wait.
     fn is_granted(&self, node: &Node, claims: &[Claim]) -> bool {
+        #[cfg(test)]
+        if self.shared.flaw == Some(Flaw::IgnoresCap) {
+            return true;
+        }
         let Some(upkeep) = &node.upkeep else { return false };
         let Some(policy) = claims.first().and_then(|claim| self.drains.policy(&claim.policy))
         else {
@@ -263,6 +305,13 @@ impl Conductor {
     }
 
     async fn act(&self, stored: &StoredNode, act: Act) -> Result<Went, RequestError> {
+        #[cfg(test)]
+        if self.shared.flaw == Some(Flaw::ForgetsDrains)
+            && matches!(&act, Act::Conduct(record) | Act::Expire(record)
+                if record.started.is_some_and(|started| started < self.begun))
+        {
+            return Ok(Went::Done);
+        }
         match act {
             Act::Begin { claims, failures } => self.begin(stored, claims, failures).await,
             Act::Schedule(record) => self.schedule(stored, record).await,
@@ -298,7 +347,7 @@ impl Conductor {
         }
         let is_foreign = is_unschedulable(node);
         let cordon = if is_foreign { Cordon::Foreign } else { Cordon::Ours };
-        let mut record = Record::new(session(), cordon, claims);
+        let mut record = Record::new(self.session(), cordon, claims);
         record.failures = failures;
         let mut scheduled = None;
         if policy.drain && node.ready.status != ConditionStatus::Unknown {
@@ -586,6 +635,10 @@ impl Conductor {
     }
 
     async fn write(&self, stored: &StoredNode, mut change: Change) -> Result<Went, RequestError> {
+        #[cfg(test)]
+        if self.shared.flaw == Some(Flaw::UncordonsForeign) && change.record.is_none() {
+            change.unschedulable = Some(false);
+        }
         let taints = self.taints(stored, &mut change);
         let was_ours = stored
             .node
@@ -660,9 +713,20 @@ impl Conductor {
     }
 
     async fn sorted(&self, pods: Vec<Resident>, policy: &Policy, budgets: &[Budget]) -> Survey {
-        let needed = owners_needed(&pods, &policy.pods);
+        let rules = &policy.pods;
+        #[cfg(test)]
+        let rules = match self.shared.flaw {
+            Some(Flaw::EvictsProtected) => &PodRules {
+                evict_daemonset: true,
+                evict_unreplicated: true,
+                protections: Vec::new(),
+                ..rules.clone()
+            },
+            _ => rules,
+        };
+        let needed = owners_needed(&pods, rules);
         let owners = self.owners.existence(&needed).await;
-        survey(pods, &policy.pods, &owners, budgets)
+        survey(pods, rules, &owners, budgets)
     }
 
     /// The budgets of all namespaces. Who asks at the same time shares one answer, also a bad one.
@@ -788,7 +852,9 @@ fn whole_up(moment: Timestamp) -> Timestamp {
     whole(after(moment, Duration::from_nanos(999_999_999)))
 }
 
-/// A name for a session that no other has.
-fn session() -> Arc<str> {
-    format!("{:016x}", rand::random::<u64>()).into()
+/// As much of a seed as a generator takes.
+fn wide(seed: u128) -> [u8; 32] {
+    let mut bytes = [0; 32];
+    bytes[..16].copy_from_slice(&seed.to_le_bytes());
+    bytes
 }

@@ -1,10 +1,14 @@
 //! The observer: knows what the API stored and when, and who asked for what. It knows nothing of
 //! the controllers, and its rules are written from the promises, not with the controllers' code.
 
+pub(super) mod drains;
+
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use serde_json::Value;
+
+pub(super) use drains::Drains;
 
 use crate::model::build::noon;
 use crate::sim::embedded::{Audited, Change, Operation, Resource, Verb};
@@ -90,6 +94,8 @@ pub(super) struct Observer {
     broken: Option<Broken>,
     evicted: usize,
     writers: Vec<String>,
+    /// What belongs to stories of drains only.
+    pub(super) drains: Option<Drains>,
 }
 
 impl Observer {
@@ -106,6 +112,11 @@ impl Observer {
     /// How many different processes have written.
     pub(super) fn writers(&self) -> usize {
         self.writers.len()
+    }
+
+    /// How many drains have come to their end.
+    pub(super) fn drained(&self) -> usize {
+        self.drains.as_ref().map_or(0, Drains::drained)
     }
 
     /// Who holds the lease, and since when.
@@ -148,6 +159,9 @@ impl Observer {
             }
             _ => {}
         }
+        if let Some(drains) = &mut self.drains {
+            drains.changed(change);
+        }
         self.unaudited.push(change.clone());
     }
 
@@ -175,6 +189,9 @@ impl Observer {
             return;
         }
         self.one_writer(&who, sent, now, operation);
+        if self.drains.is_some() {
+            return self.of_a_drain(&who, sent, now, &changes);
+        }
         if is_pod && operation.verb == Verb::Delete {
             self.rightly_deleted(&who, sent, operation, &changes);
         }
@@ -187,6 +204,30 @@ impl Observer {
         }
         for change in &changes {
             self.nothing_foreign(&who, change);
+        }
+    }
+
+    /// What a drain has changed: nodes, and pods that are going now.
+    fn of_a_drain(&mut self, who: &str, sent: f64, now: f64, changes: &[Change]) {
+        let Some(drains) = &mut self.drains else { return };
+        let mut went = Ok(());
+        let mut gone = None;
+        for change in changes {
+            let is_going =
+                change.deleted || change.current.pointer("/metadata/deletionTimestamp").is_some();
+            went = went.and_then(|()| match change.resource {
+                Resource::Nodes => drains.wrote_node(who, sent, now, change),
+                // Marked and then removed: that is one.
+                Resource::Pods if is_going && gone.is_none() => {
+                    gone = Some(());
+                    self.evicted += 1;
+                    drains.removed_pod(who, sent, now, &change.current)
+                }
+                _ => Ok(()),
+            });
+        }
+        if let Err(text) = went {
+            self.breach(text);
         }
     }
 

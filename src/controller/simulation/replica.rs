@@ -20,7 +20,9 @@ use crate::clock::Clock;
 use crate::cluster::Cluster;
 use crate::config::{Compat, Config};
 use crate::controller::engine::{Prepared, Surroundings};
+use crate::controller::state::Shared;
 use crate::controller::work::Hands;
+use crate::drain::Policy;
 use crate::leader::Times;
 use crate::observe::Readiness;
 use crate::sim::embedded::Embedded;
@@ -46,27 +48,44 @@ pub(super) struct Replica {
     ahead: Arc<AtomicI64>,
     /// Identity of the process that works; empty while there is none, or it stops.
     working: Arc<Mutex<String>>,
+    /// What its process that works knows.
+    knows: Arc<Mutex<Option<Arc<Shared>>>>,
 }
 
 impl Replica {
-    pub(super) fn start(cluster: &Embedded, index: u64, broken: Broken) -> Self {
+    pub(super) fn start(
+        cluster: &Embedded,
+        index: u64,
+        broken: Broken,
+        policies: &[Policy],
+    ) -> Self {
         let (commands, receiver) = mpsc::unbounded_channel();
         let ahead = Arc::new(AtomicI64::new(0));
-        let working = Arc::default();
+        let (working, knows) = <(Arc<_>, Arc<_>)>::default();
         let life = Life {
             cluster: cluster.clone(),
             index,
             broken,
             ahead: Arc::clone(&ahead),
             working: Arc::clone(&working),
+            knows: Arc::clone(&knows),
+            policies: policies.to_vec(),
         };
         tokio::task::spawn_local(live(life, receiver));
-        Self { commands, ahead, working }
+        Self { commands, ahead, working, knows }
     }
 
     /// Whether its process of this identity works.
     pub(super) fn works_as(&self, identity: &str) -> bool {
         !identity.is_empty() && *self.working.lock() == identity
+    }
+
+    /// A node whose pods it has ordered to go, if it works.
+    pub(super) fn order_left(&self) -> Option<String> {
+        let knows = self.knows.lock();
+        let shared = knows.as_ref().filter(|_| !self.working.lock().is_empty())?;
+        let names = shared.view.node_names().into_iter();
+        names.filter(|name| !shared.orders.on(name).is_empty()).map(|name| name.to_string()).min()
     }
 
     pub(super) fn end(&self, how: End) {
@@ -89,16 +108,18 @@ struct Life {
     broken: Broken,
     ahead: Arc<AtomicI64>,
     working: Arc<Mutex<String>>,
+    knows: Arc<Mutex<Option<Arc<Shared>>>>,
+    policies: Vec<Policy>,
 }
 
 async fn live(life: Life, mut commands: mpsc::UnboundedReceiver<End>) {
-    let Life { cluster, index, broken, ahead, working } = life;
+    let Life { cluster, index, broken, ahead, working, knows, policies } = life;
     for generation in 0_u64.. {
         let identity = format!("r{index}-{generation}");
         let alive = Arc::new(AtomicBool::new(true));
         let begun = async {
             loop {
-                match prepare(&cluster, &identity, &alive, &ahead, broken).await {
+                match prepare(&cluster, &identity, &alive, &ahead, broken, &policies).await {
                     Some(prepared) => break prepared,
                     None => sleep(RESTART).await,
                 }
@@ -113,6 +134,7 @@ async fn live(life: Life, mut commands: mpsc::UnboundedReceiver<End>) {
             }
             prepared = begun => {
                 working.lock().clone_from(&identity);
+                *knows.lock() = Some(Arc::clone(&prepared.shared));
                 let readiness = Readiness::default();
                 let mut engine = prepared.begin((readiness.gate("nodes"), readiness.gate("pods")));
                 tokio::select! {
@@ -153,6 +175,7 @@ async fn prepare(
     alive: &Arc<AtomicBool>,
     ahead: &Arc<AtomicI64>,
     broken: Broken,
+    policies: &[Policy],
 ) -> Option<Prepared> {
     let clock = cluster.store().clock().clone();
     let way = {
@@ -173,7 +196,7 @@ async fn prepare(
         },
         election: (broken != Broken::DoesNotElect).then(|| "kube-system".to_owned()),
         instance: identity.to_owned(),
-        policies: Vec::new(),
+        policies: policies.to_vec(),
     };
     let wall = {
         let (clock, ahead) = (clock.clone(), Arc::clone(ahead));

@@ -1,5 +1,7 @@
 //! One story: what happens to the cluster, and what goes wrong on the way.
 
+mod drains;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,9 +13,10 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use super::Broken;
-use super::observer::{Observer, seconds};
+use super::observer::{Drains, Observer, seconds};
 use super::replica::{End, Replica};
 use crate::clock::Clock;
+use crate::drain::Policy;
 use crate::model::build::{at, noon};
 use crate::sim::embedded::{
     DeleteOptions, Embedded, Fault, Options, Part, Resource, Rule, Selector, Verb,
@@ -32,6 +35,8 @@ const LONGEST_PAUSE: f64 = 121.0;
 const TAKE_OVER: f64 = 32.0;
 
 const NODES: [&str; 3] = ["n1", "n2", "n3"];
+/// Those of a story of drains: so many that a cap can be anything.
+const ALL_NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];
 const OUTAGE: [&str; 2] = ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
 
 /// What a story came to.
@@ -41,19 +46,28 @@ pub(super) struct Played {
     pub(super) evicted: usize,
     /// Processes that wrote.
     pub(super) writers: usize,
+    /// Drains that came to their end.
+    pub(super) drained: usize,
     /// The store's last version: the same for the same story.
     version: u64,
 }
 
+/// What stories are about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Subject {
+    Taints,
+    Drains,
+}
+
 /// Plays a story, and says what it came to or what was wrong.
-pub(super) fn play(seed: u64, broken: Broken) -> Result<Played, String> {
+pub(super) fn play(subject: Subject, seed: u64, broken: Broken) -> Result<Played, String> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
         .build()
         .unwrap();
     let here = tokio::task::LocalSet::new();
-    here.block_on(&runtime, async { Story::new(seed, broken).play().await })
+    here.block_on(&runtime, async { Story::new(subject, seed, broken).play().await })
 }
 
 struct Story {
@@ -66,12 +80,14 @@ struct Story {
     calm: bool,
     restarted: bool,
     serial: u64,
+    /// Those of cordon and drain; none in stories of taints.
+    policies: Vec<Policy>,
 }
 
 type Verified = Result<(), String>;
 
 impl Story {
-    fn new(seed: u64, broken: Broken) -> Self {
+    fn new(subject: Subject, seed: u64, broken: Broken) -> Self {
         let mut random = StdRng::seed_from_u64(seed);
         let options = Options {
             seed,
@@ -87,6 +103,11 @@ impl Story {
         let (auditing, clock) = (Arc::clone(&observer), cluster.store().clock().clone());
         cluster.audit(move |audited| auditing.lock().audited(audited, seconds(clock.now())));
         let calm = random.random_bool(0.3);
+        let mut policies = Vec::new();
+        if subject == Subject::Drains {
+            policies = drains::policies(&mut random);
+            observer.lock().drains = Some(Drains::new(policies.clone(), calm));
+        }
         Self {
             random,
             cluster,
@@ -96,6 +117,7 @@ impl Story {
             calm,
             restarted: false,
             serial: 0,
+            policies,
         }
     }
 
@@ -104,22 +126,37 @@ impl Story {
     }
 
     async fn play(mut self) -> Result<Played, String> {
-        for name in NODES {
+        let is_of_drains = !self.policies.is_empty();
+        let names = if is_of_drains { &ALL_NODES[..] } else { &NODES };
+        for name in names {
             self.create_node(name);
         }
+        if is_of_drains {
+            self.set_drain_scene();
+        }
         for index in 0..2 {
-            self.replicas.push(Replica::start(&self.cluster, index, self.broken));
+            let replica = Replica::start(&self.cluster, index, self.broken, &self.policies);
+            self.replicas.push(replica);
             self.pass(0.3).await?;
         }
         for _ in 0..STEPS {
-            self.step();
+            if is_of_drains {
+                self.drain_step();
+            } else {
+                self.step();
+            }
             let time = self.random.random_range(0.0..4.0);
             self.pass(time).await?;
         }
-        self.end().await?;
+        if is_of_drains {
+            self.drain_end().await?;
+        } else {
+            self.end().await?;
+        }
         let observer = self.observer.lock();
+        let drained = observer.drained();
         let version = self.cluster.store().version();
-        Ok(Played { evicted: observer.evicted(), writers: observer.writers(), version })
+        Ok(Played { evicted: observer.evicted(), writers: observer.writers(), drained, version })
     }
 
     /// One random thing happens.
@@ -192,7 +229,8 @@ impl Story {
     }
 
     fn some_node(&mut self) -> &'static str {
-        NODES[self.random.random_range(0..NODES.len())]
+        let all = if self.policies.is_empty() { &NODES[..] } else { &ALL_NODES };
+        all[self.random.random_range(0..all.len())]
     }
 
     fn create_node(&mut self, name: &str) {
@@ -407,6 +445,7 @@ impl Story {
             let left = Duration::from_secs_f64((end - self.now()).clamp(0.001, 1.0));
             sleep(left).await;
             self.kubelets();
+            self.disruption_controller();
             self.check()?;
         }
         Ok(())
@@ -416,7 +455,7 @@ impl Story {
         let now = self.now();
         let mut observer = self.observer.lock();
         observer.verdict()?;
-        if self.calm {
+        if self.calm && self.policies.is_empty() {
             let (leader, since) = observer.leader();
             let leads = self.replicas.iter().any(|replica| replica.works_as(leader));
             // Whoever leads now began with what was overdue.
