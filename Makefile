@@ -3,7 +3,7 @@
 CARGO ?= cargo
 CONTROL_PLANE := tests/control-plane/build
 
-.PHONY: help demo fmt lint test doc control-plane e2e e2e-alone e2e-upstream compare bench bench-cluster bench-scale deny ci
+.PHONY: help demo fmt lint test soak recordings doc control-plane e2e e2e-alone e2e-upstream compare bench bench-cluster bench-scale deny ci
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "%-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -21,6 +21,11 @@ lint: ## clippy over everything, warnings denied
 test: ## unit, property and simulation tests; needs a Rust toolchain and nothing else
 	$(CARGO) test --locked
 
+SEEDS ?= 10000
+
+soak: ## SEEDS stories of each simulation, with progress; a failing seed is printed with how to replay it
+	OSTRAKON_SEEDS=$(SEEDS) OSTRAKON_SOAK=$(SEEDS) $(CARGO) test --locked --lib simulation -- --nocapture
+
 doc: ## build the API documentation, broken links denied
 	$(CARGO) doc --locked --no-deps
 
@@ -30,8 +35,11 @@ control-plane: ## build etcd and Kubernetes for the tests, once; needs Go
 e2e: control-plane ## scenarios that share a real control plane; skipped without Go
 	OSTRAKON_E2E=shared $(CARGO) test --locked --test e2e
 
-e2e-alone: control-plane ## scenarios that need a control plane to themselves: faults, kills, restarts; by hand, 15 minutes
+e2e-alone: control-plane ## scenarios that need a control plane to themselves: faults, kills, restarts; by hand, 20 minutes
 	OSTRAKON_E2E=alone $(CARGO) test --locked --test e2e
+
+recordings: control-plane ## answers of a real API server that the embedded one is compared with
+	OSTRAKON_RECORD=1 $(CARGO) test --locked --test e2e -- the_recordings_are_true
 
 e2e-upstream: control-plane ## Kubernetes' own NoExecute cases, with and without ostrakon; skipped without Go
 	$(CARGO) test --locked --test upstream

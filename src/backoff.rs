@@ -26,8 +26,8 @@ impl Backoff {
 
 /// A number in 0..1 that looks random and depends on nothing but what is given.
 #[allow(clippy::cast_possible_truncation, clippy::cast_precision_loss)] // Folded, then 53 bits.
-fn spread(who: u128, failures: u32) -> f64 {
-    let mut x = (who ^ (who >> 64)) as u64 ^ (u64::from(failures) << 32);
+pub(crate) fn spread(who: u128, turn: u32) -> f64 {
+    let mut x = (who ^ (who >> 64)) as u64 ^ (u64::from(turn) << 32);
     // The finalizer of splitmix64: every bit of the input moves every bit of the output.
     x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -70,6 +70,11 @@ pub fn system_time() -> Timestamp {
     Timestamp::now()
 }
 
+/// A moment as the API stores it: whole seconds, UTC.
+pub fn whole_seconds(moment: Timestamp) -> String {
+    format!("{moment:.0}")
+}
+
 fn add(moment: Timestamp, by: Duration) -> Timestamp {
     let by = SignedDuration::try_from(by).unwrap_or(SignedDuration::MAX);
     moment.saturating_add(by).unwrap_or(Timestamp::MAX)

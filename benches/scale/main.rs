@@ -19,7 +19,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use tokio::runtime::Runtime;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -131,6 +131,7 @@ async fn measure(size: Size, zone: Option<Duration>) -> Result<Round> {
 
 /// Taints a third of the nodes and watches what comes of it.
 async fn fail_zone(server: &Server, controller: &Controller, limit: Duration) -> Result<Zone> {
+    ensure!(server.deleted() == 0, "pods were deleted before any node was tainted");
     let (pods, nodes) = (server.objects().pods_in_zone(), server.objects().zone().count());
     let (requests, cpu) = (server.requests(), controller.cpu()?);
     let start = Instant::now();

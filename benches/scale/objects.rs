@@ -34,10 +34,20 @@ pub(crate) enum PodState {
     Deleted,
 }
 
+/// A node without its spec, which has taints of its own.
+#[derive(Clone, PartialEq, prost::Message)]
+struct Untainted {
+    #[prost(bytes = "bytes", tag = "1")]
+    metadata: Bytes,
+    #[prost(bytes = "bytes", tag = "3")]
+    status: Bytes,
+}
+
 impl Objects {
     pub(crate) fn new(size: Size) -> Self {
         let open = |bytes, kind| wire::open(&Bytes::from_static(bytes), kind).unwrap_or_default();
-        Self { size, pod: open(POD, "Pod"), node: open(NODE, "Node") }
+        let node = Untainted::decode(open(NODE, "Node")).unwrap_or_default();
+        Self { size, pod: open(POD, "Pod"), node: node.encode_to_vec().into() }
     }
 
     /// The nodes that fail together: each third.

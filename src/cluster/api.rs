@@ -26,6 +26,7 @@ mod upkeep;
 pub use drain::BudgetRefusal;
 pub use upkeep::{StoredNode, UpkeepPatch};
 
+use crate::clock::whole_seconds;
 use crate::model::{Disruption, Node, NodeName, Pod, PodRef, Uid};
 
 /// For how long a write or a single read may take, its answer included. Admission webhooks may
@@ -174,7 +175,7 @@ impl Api {
         });
         // The transition time tells since when the status is what it is: it stays if it is True.
         if pod.disruption == Disruption::None {
-            condition["lastTransitionTime"] = json!(seconds(now));
+            condition["lastTransitionTime"] = json!(whole_seconds(now));
         }
         if pod.generation > 0 {
             condition["observedGeneration"] = json!(pod.generation);
@@ -518,11 +519,6 @@ fn decoded_pod(body: &Bytes) -> Result<Pod, RequestError> {
 
 fn pod_path(pod: &PodRef) -> String {
     format!("/api/v1/namespaces/{}/pods/{}", pod.namespace, pod.name)
-}
-
-/// As the API stores times: whole seconds, UTC.
-fn seconds(moment: Timestamp) -> String {
-    Timestamp::from_second(moment.as_second()).unwrap_or(moment).to_string()
 }
 
 #[cfg(test)]

@@ -305,6 +305,18 @@ impl View {
             .collect()
     }
 
+    /// The name of the node with this UID. Looks at all nodes.
+    pub fn node_with(&self, uid: Uid) -> Option<NodeName> {
+        let is_it = |entry: &Entry| entry.node.as_ref().is_some_and(|node| node.uid == uid);
+        self.nodes.iter().find(|entry| is_it(entry)).map(|entry| entry.key().clone())
+    }
+
+    /// The name of the node that the pod with this UID is bound to. Looks at all nodes.
+    pub fn node_of_pod(&self, uid: Uid) -> Option<NodeName> {
+        let entry = self.nodes.iter().find(|entry| entry.pods.contains(&uid))?;
+        Some(entry.key().clone())
+    }
+
     /// Names of all nodes that are known, or of which pods are.
     pub fn node_names(&self) -> Vec<NodeName> {
         self.nodes.iter().map(|entry| entry.key().clone()).collect()
@@ -469,6 +481,11 @@ mod tests {
         assert_eq!(view.pods_other_than(&seen), vec![(name.clone(), Uid(7))]);
         assert_eq!(view.nodes_other_than(&seen), vec![(name.clone(), Uid(1))]);
         assert_eq!(view.counts(), (1, 2));
+        assert_eq!((view.node_with(Uid(1)), view.node_with(Uid(7))), (Some(name.clone()), None));
+        assert_eq!(
+            (view.node_of_pod(Uid(7)), view.node_of_pod(Uid(1))),
+            (Some(name.clone()), None)
+        );
         view.remove_node(&name, Uid(1));
         view.remove_pod(&name, Uid(7));
         view.remove_pod(&name, Uid(8));

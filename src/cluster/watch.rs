@@ -22,13 +22,12 @@ use std::time::Duration;
 use ahash::AHashSet;
 use bytes::Bytes;
 use prost::Message;
-use rand::Rng;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
 use self::stream::{Change, End, Stream};
 use super::{Api, DecodeError, Metrics, RequestError, wire};
-use crate::backoff::Backoff;
+use crate::backoff::{self, Backoff};
 use crate::model::Uid;
 
 /// Objects per page of a list. The server's own clients use the same.
@@ -39,11 +38,15 @@ const PAGE_TIMEOUT: Duration = Duration::from_secs(60);
 const HEADER_TIMEOUT: Duration = Duration::from_secs(15);
 /// A stream that brought nothing but lasted for this long did not fail.
 const LASTED: Duration = Duration::from_secs(30);
-/// Seconds after which the server is asked to end a watch, jittered so that replicas spread.
-const WATCH_SECONDS: std::ops::Range<u32> = 240..300;
+/// Time after which the server is asked to end a watch, jittered so that replicas spread.
+const WATCH_LEAST: Duration = Duration::from_secs(240);
+const WATCH_MOST: Duration = Duration::from_secs(300);
 /// After so many streamed lists in a row that broke off, one is taken in pages: what lies between
 /// may not let a long answer through.
 const BROKEN_OFF: u32 = 2;
+/// So many times in a row an event of a watch may be unreadable, which takes ten seconds and more with
+/// the pauses between; then a list is taken, which does without it.
+const GARBLED: u32 = 7;
 /// Marks the bookmark that comes after the last object of a streamed list.
 const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
 /// Pause between tries. The longest is short: while a watch is down, pods are judged by old facts.
@@ -72,6 +75,9 @@ pub trait Index: Send {
     /// It cannot be read.
     fn delete(&mut self, object: &Bytes) -> Result<(), DecodeError>;
 
+    /// Takes that an object is gone of whose last state no more than the UID can be read.
+    fn forget(&mut self, uid: Uid);
+
     /// A complete list has been taken: whatever has another UID is gone.
     fn retain(&mut self, seen: &AHashSet<Uid>);
 }
@@ -85,11 +91,16 @@ pub enum Source {
     Watch,
 }
 
-/// Lists and watches until the task is dropped. `synced` is called after each complete list.
-pub async fn run<I: Index>(api: Api, metrics: Metrics, index: I, synced: impl Fn() + Send) {
-    // Replicas and resources must not march in step.
-    let who = rand::rng().random();
-    let mut watcher = Watcher { api, metrics, index, who, streams: true, broken_off: 0 };
+/// Lists and watches until the task is dropped. `synced` is called after each complete list. The
+/// jitter of pauses depends on `who`, so that replicas and resources do not march in step.
+pub async fn run<I: Index>(
+    api: Api,
+    metrics: Metrics,
+    index: I,
+    who: u128,
+    synced: impl Fn() + Send,
+) {
+    let mut watcher = Watcher { api, metrics, index, who, opened: 0, streams: true, broken_off: 0 };
     let mut failures = 0u32;
     loop {
         match watcher.list().await {
@@ -116,6 +127,8 @@ struct Watcher<I> {
     index: I,
     /// Seed of the jitter of pauses.
     who: u128,
+    /// How many watches were opened.
+    opened: u32,
     /// Whether the server streams lists, as far as is known.
     streams: bool,
     /// How many streamed lists in a row broke off.
@@ -172,7 +185,7 @@ impl<I: Index> Watcher<I> {
         let query = format!(
             "watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&resourceVersion=\
              &allowWatchBookmarks=true&timeoutSeconds={}{}",
-            watch_seconds(),
+            self.watch_seconds(),
             I::SELECT
         );
         let opened = self.api.open_watch(I::RESOURCE, &query, HEADER_TIMEOUT).await;
@@ -243,7 +256,7 @@ impl<I: Index> Watcher<I> {
     /// Watches from a list on, and returns when only a new list helps.
     async fn follow(&mut self, listed: Listed) {
         let Listed { mut version, mut stream } = listed;
-        let mut failures = 0u32;
+        let (mut failures, mut garbled) = (0u32, 0u32);
         loop {
             let (before, opened) = (version.clone(), Instant::now());
             let end = match stream.take() {
@@ -259,6 +272,17 @@ impl<I: Index> Watcher<I> {
                 info!(
                     resource = I::RESOURCE,
                     version, "the watch's version has expired; listing anew"
+                );
+                return;
+            }
+            let is_stuck = before == version && matches!(end, End::Garbled(_));
+            garbled = if is_stuck { garbled + 1 } else { 0 };
+            if garbled == GARBLED {
+                warn!(
+                    resource = I::RESOURCE,
+                    version,
+                    ?end,
+                    "what follows this version cannot be read; listing anew"
                 );
                 return;
             }
@@ -289,10 +313,17 @@ impl<I: Index> Watcher<I> {
         }
     }
 
-    async fn open(&self, version: &str) -> Result<Stream, End> {
+    /// After how many seconds the server shall end the next watch.
+    fn watch_seconds(&mut self) -> u64 {
+        self.opened = self.opened.wrapping_add(1);
+        let spread = WATCH_MOST.saturating_sub(WATCH_LEAST);
+        (WATCH_LEAST + spread.mul_f64(backoff::spread(self.who, self.opened))).as_secs()
+    }
+
+    async fn open(&mut self, version: &str) -> Result<Stream, End> {
         let query = format!(
             "watch=true&allowWatchBookmarks=true&timeoutSeconds={}&resourceVersion={version}{}",
-            watch_seconds(),
+            self.watch_seconds(),
             I::SELECT
         );
         match self.api.open_watch(I::RESOURCE, &query, HEADER_TIMEOUT).await {
@@ -337,6 +368,9 @@ impl<I: Index> Watcher<I> {
     fn delete(&mut self, object: &Bytes) {
         if let Err(error) = self.index.delete(object) {
             self.skipped(&error);
+            if let Some(uid) = error.uid {
+                self.index.forget(uid);
+            }
         }
     }
 
@@ -346,13 +380,9 @@ impl<I: Index> Watcher<I> {
             resource = I::RESOURCE,
             object = error.object,
             reason = error.reason,
-            "object cannot be read and is skipped; what was known of it before stays"
+            "object cannot be read and is skipped; what was known of it stays until it is gone"
         );
     }
-}
-
-fn watch_seconds() -> u32 {
-    rand::rng().random_range(WATCH_SECONDS)
 }
 
 /// Whether the server says that it does not know the parameters of a streamed list, or does not

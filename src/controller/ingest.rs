@@ -44,8 +44,16 @@ impl Index for Nodes {
         Ok(())
     }
 
+    fn forget(&mut self, uid: Uid) {
+        if let Some(name) = self.shared.view.node_with(uid) {
+            drop_node(&self.shared, &name, uid);
+        }
+    }
+
     fn retain(&mut self, seen: &AHashSet<Uid>) {
-        for (name, uid) in self.shared.view.nodes_other_than(seen) {
+        let mut gone = self.shared.view.nodes_other_than(seen);
+        gone.sort_unstable();
+        for (name, uid) in gone {
             drop_node(&self.shared, &name, uid);
         }
     }
@@ -75,6 +83,12 @@ impl Index for Pods {
             drop_pod(&self.shared, &pod.node, pod.uid);
         }
         Ok(())
+    }
+
+    fn forget(&mut self, uid: Uid) {
+        if let Some(node) = self.shared.view.node_of_pod(uid) {
+            drop_pod(&self.shared, &node, uid);
+        }
     }
 
     fn retain(&mut self, seen: &AHashSet<Uid>) {
@@ -124,7 +138,7 @@ pub(super) fn drop_node(shared: &Shared, name: &NodeName, uid: Uid) {
         shared.node_changed(name.clone());
     }
     if let (Some(drains), Some((node, _))) = (&shared.drains, before) {
-        drains.gone(&node);
+        drains.gone(&node, shared.leads());
         shared.node_changed(name.clone());
     }
 }
@@ -145,7 +159,9 @@ pub(super) fn drop_pod(shared: &Shared, node: &NodeName, uid: Uid) {
 
 /// Takes in that all pods but these are gone.
 pub(super) fn retain_pods(shared: &Shared, seen: &AHashSet<Uid>) {
-    for (node, uid) in shared.view.pods_other_than(seen) {
+    let mut gone = shared.view.pods_other_than(seen);
+    gone.sort_unstable();
+    for (node, uid) in gone {
         drop_pod(shared, &node, uid);
     }
 }

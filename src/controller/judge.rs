@@ -32,6 +32,12 @@ pub(super) struct View {
 
 impl Judge for View {
     fn judge(&self, pod: &PodRef, armed: &Verdict) -> Judgement {
+        #[cfg(test)]
+        if self.shared.flaw == Some(super::flaw::Flaw::TrustsTimers) {
+            let known = self.shared.view.pod(&pod.node, pod.uid).map(|facts| facts.pod);
+            let pod = known.or_else(|| Some(Arc::new(Pod::named_by(pod))));
+            return Judgement { verdict: armed.clone(), pod };
+        }
         match self.shared.view.pod(&pod.node, pod.uid) {
             None => Judgement { verdict: Verdict::Keep(Kept::PodGone), pod: None },
             Some(facts) => Judgement {
@@ -48,6 +54,10 @@ impl Judge for View {
     }
 
     fn judge_on(&self, pod: &Pod, armed: &Verdict, node: Option<&Node>) -> Verdict {
+        #[cfg(test)]
+        if self.shared.flaw == Some(super::flaw::Flaw::TrustsTimers) {
+            return armed.clone();
+        }
         let now = self.shared.clock.now();
         let known = self.shared.view.node(&pod.node);
         // The anchors as they will be once the view has caught up with this version of the node.

@@ -11,6 +11,9 @@
 //! pods to the same evictor. [`judge`] lets the evictor ask again, by the same rules.
 
 mod drain;
+mod engine;
+#[cfg(test)]
+mod flaw;
 mod handler;
 mod ingest;
 mod judge;
@@ -20,6 +23,8 @@ mod pump;
 mod records;
 mod requests;
 mod run;
+#[cfg(test)]
+mod simulation;
 #[cfg(test)]
 mod stage;
 mod state;

@@ -69,6 +69,7 @@ pub(super) async fn take_due(
     let timers = &shared.timers[shard];
     loop {
         let Fired { key, token, value, due } = tokio::select! {
+            biased;
             () = stop.cancelled() => return,
             fired = timers.next() => fired,
         };
@@ -182,6 +183,10 @@ impl HandedOut {
     }
 
     pub(super) fn finish(mut self, outcome: &Outcome) {
+        #[cfg(test)]
+        if self.shared.flaw == Some(super::flaw::Flaw::ForgetsFailures) {
+            return self.forget();
+        }
         self.finished = true;
         match outcome {
             Outcome::Reconsider => {

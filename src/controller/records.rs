@@ -39,6 +39,7 @@ pub(super) async fn run(
     tasks: TaskTracker,
 ) {
     tokio::select! {
+        biased;
         () = stop.cancelled() => return,
         () = pods_listed.cancelled() => {}
     }
@@ -46,11 +47,13 @@ pub(super) async fn run(
     let failures = Arc::new(dashmap::DashMap::<NodeName, u32, ahash::RandomState>::default());
     loop {
         let fired = tokio::select! {
+            biased;
             () = stop.cancelled() => return,
             fired = shared.records.next() => fired,
         };
         // Where nothing is answered, a slot may take as long as a request.
         let slot = tokio::select! {
+            biased;
             () = stop.cancelled() => return,
             slot = Arc::clone(&slots).acquire_owned() => slot,
         };
@@ -68,8 +71,8 @@ pub(super) async fn run(
                         *tries += 1;
                         *tries
                     };
-                    let who = failures.hasher().hash_one(&fired.key);
-                    let pause = BACKOFF.pause(tries, who.into());
+                    let who = spread_by(fired.key.as_str());
+                    let pause = BACKOFF.pause(tries, who);
                     if tries == 1 {
                         warn!(node = %fired.key, %error, ?pause, "cannot write the node's record \
                             of when its taints began; a restart now would count anew");
@@ -81,6 +84,11 @@ pub(super) async fn run(
             drop(slot);
         });
     }
+}
+
+/// Tells nodes apart, so that those which fail together are not tried again together.
+fn spread_by(name: &str) -> u128 {
+    name.bytes().fold(0, |sum: u128, byte| sum.wrapping_mul(31).wrapping_add(byte.into()))
 }
 
 fn again(pause: Duration) -> Outcome<()> {

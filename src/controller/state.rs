@@ -83,6 +83,11 @@ pub(super) struct Shared {
     pub orders: Arc<Orders>,
     pub recorder: Recorder,
     leads: AtomicBool,
+    /// Something was queued: for who handles it without threads.
+    #[cfg(test)]
+    pub queued: tokio::sync::Notify,
+    #[cfg(test)]
+    pub flaw: Option<super::flaw::Flaw>,
 }
 
 impl Shared {
@@ -100,6 +105,10 @@ impl Shared {
             orders: Arc::default(),
             recorder,
             leads: AtomicBool::new(false),
+            #[cfg(test)]
+            queued: tokio::sync::Notify::new(),
+            #[cfg(test)]
+            flaw: None,
         }
     }
 
@@ -108,6 +117,11 @@ impl Shared {
         let reporter = Reporter { recorder: self.recorder.clone(), metrics };
         self.drains = Some(Arc::new(Drains::new(policies, reporter)));
         self
+    }
+
+    #[cfg(test)]
+    pub(super) fn flawed(self, flaw: Option<super::flaw::Flaw>) -> Self {
+        Self { flaw, ..self }
     }
 
     /// Begins to work: all that is known is queued, and from now on what changes.
@@ -130,6 +144,8 @@ impl Shared {
     pub(super) fn node_changed(&self, name: NodeName) {
         if self.leads() {
             self.nodes.add(NodeKey(name));
+            #[cfg(test)]
+            self.queued.notify_one();
         }
     }
 
@@ -137,6 +153,8 @@ impl Shared {
     pub(super) fn pod_changed(&self, node: NodeName, uid: Uid) {
         if self.leads() {
             self.pods.add(PodKey { node, uid });
+            #[cfg(test)]
+            self.queued.notify_one();
         }
     }
 
@@ -149,6 +167,7 @@ impl Shared {
             let key = TimerKey::Drained(pod.uid);
             let work = Work::Drain { pod: pod.clone(), order: Arc::clone(order) };
             if timers.get(&key).is_some_and(|scheduled| scheduled.value == work) {
+                self.orders.enter(pod, order);
                 continue;
             }
             // What the order before waits for does not hold for this one.
@@ -167,6 +186,9 @@ impl Shared {
 
     /// Drops all orders of a node.
     pub(super) fn cancel_orders(&self, node: &NodeName) {
+        if self.orders.is_empty() {
+            return;
+        }
         for ordered in self.orders.on(node) {
             self.cancel_order(node, ordered.pod.uid);
         }

@@ -12,7 +12,6 @@ use jiff::{SignedDuration, Timestamp};
 use tracing::{info, warn};
 
 use super::state::Shared;
-use crate::clock::system_time;
 use crate::cluster::Api;
 
 /// How often the clocks are compared.
@@ -66,12 +65,17 @@ pub(super) async fn align(shared: &Shared, api: &Api) -> bool {
 
 /// Compares the clocks until it is dropped. Unless they are `aligned`, the API server is asked until
 /// it answers.
-pub(super) async fn run(shared: Arc<Shared>, api: Api, aligned: bool) {
-    let offset_now = || system_time().duration_since(shared.clock.now());
+pub(super) async fn run(
+    shared: Arc<Shared>,
+    api: Api,
+    aligned: bool,
+    wall: impl Fn() -> Timestamp,
+) {
+    let offset_now = || wall().duration_since(shared.clock.now());
     let mut known = aligned.then(offset_now);
     loop {
         tokio::time::sleep(EVERY).await;
-        let system = system_time();
+        let system = wall();
         let offset = system.duration_since(shared.clock.now());
         let change = known.and_then(|known| offset.checked_sub(known));
         if change.is_some_and(|change| change.abs() < TOLERATED) {
@@ -82,7 +86,7 @@ pub(super) async fn run(shared: Arc<Shared>, api: Api, aligned: bool) {
             continue;
         };
         let kept = shared.clock.now();
-        let system = system_time();
+        let system = wall();
         match rule(kept, system, server) {
             Ruling::Keep if known.is_none() => {}
             Ruling::Keep => {

@@ -8,10 +8,11 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::drain::{self, Conductor};
+use super::engine::ended;
 use super::handler::Decider;
 use super::pump::{self, Carrier};
 use super::records;
-use super::run::{Failed, ended};
+use super::run::Failed;
 use super::state::Shared;
 use crate::cluster::Api;
 use crate::evict::Pace;
@@ -27,6 +28,63 @@ pub(super) struct Work {
     pub(super) listed: [CancellationToken; 2],
     /// Evictions and records in flight.
     pub(super) in_flight: TaskTracker,
+    pub(super) hands: Hands,
+}
+
+/// Who handles what is in the queues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Hands {
+    /// The pipeline's threads.
+    Threads,
+    /// A task, so that everything happens in one thread and in virtual time.
+    #[cfg(test)]
+    Task,
+}
+
+impl Hands {
+    /// Handles what is queued until `stop`.
+    async fn work(
+        self,
+        shared: &Arc<Shared>,
+        decider: &Arc<Decider>,
+        stop: &CancellationToken,
+    ) -> Result<(), Failed> {
+        #[cfg(test)]
+        if self == Self::Task {
+            stop.run_until_cancelled(decide_here(shared, decider)).await;
+            return Ok(());
+        }
+        let pipeline = Pipeline::start(&shared.nodes, &shared.pods, decider, &Handle::current())
+            .map_err(Failed::Threads)?;
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => {}
+            failure = pipeline.failed() => return Err(failure.into()),
+        }
+        match tokio::task::spawn_blocking(move || pipeline.stop()).await {
+            Ok(result) => Ok(result?),
+            Err(error) => Err(Failed::Task(error.to_string())),
+        }
+    }
+}
+
+/// Handles what is queued, nodes before pods, as the workers do.
+#[cfg(test)]
+async fn decide_here(shared: &Shared, decider: &Decider) {
+    use crate::pipeline::{Handler, shard_of};
+    loop {
+        if !shared.nodes.is_empty() {
+            let Some(key) = shared.nodes.get() else { return };
+            decider.node(shard_of(key.0.as_str()), &key);
+            shared.nodes.done(&key);
+        } else if !shared.pods.is_empty() {
+            let Some(key) = shared.pods.get() else { return };
+            decider.pod(shard_of(key.node.as_str()), &key);
+            shared.pods.done(&key);
+        } else {
+            shared.queued.notified().await;
+        }
+    }
 }
 
 impl Work {
@@ -43,11 +101,9 @@ impl Work {
         if stop.run_until_cancelled(leads.cancelled()).await.is_none() {
             return Ok(());
         }
-        let Self { shared, api, carrier, pace, listed, in_flight } = self;
+        let Self { shared, api, carrier, pace, listed, in_flight, hands } = self;
         shared.lead();
         let decider = Arc::new(Decider { shared: Arc::clone(&shared) });
-        let pipeline = Pipeline::start(&shared.nodes, &shared.pods, &decider, &Handle::current())
-            .map_err(Failed::Threads)?;
         let mut tasks = JoinSet::new();
         let queue = Arc::new(pump::Queue::default());
         for shard in 0..SHARDS {
@@ -60,17 +116,14 @@ impl Work {
             tasks.spawn(drain::run(conductor, listed.clone(), stop.clone(), in_flight.clone()));
         }
         let [_, pods_listed] = listed;
-        tasks.spawn(records::run(shared, api, pods_listed, stop.clone(), in_flight));
+        let records = records::run(Arc::clone(&shared), api, pods_listed, stop.clone(), in_flight);
+        tasks.spawn(records);
         tokio::select! {
             biased;
-            () = stop.cancelled() => {}
-            failure = pipeline.failed() => return Err(failure.into()),
-            Some(task) = tasks.join_next() => return Err(ended(task)),
+            worked = hands.work(&shared, &decider, &stop) => worked?,
+            Some(task) = tasks.join_next(), if !stop.is_cancelled() => return Err(ended(task)),
         }
         while tasks.join_next().await.is_some() {}
-        match tokio::task::spawn_blocking(move || pipeline.stop()).await {
-            Ok(result) => Ok(result?),
-            Err(error) => Err(Failed::Task(error.to_string())),
-        }
+        Ok(())
     }
 }

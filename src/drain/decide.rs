@@ -216,16 +216,47 @@ fn go_on(
     if let Some(step) = keep_vanished(&record, &clearing, now) {
         return step;
     }
-    if record.phase == DrainPhase::Released {
-        return released(&record, upkeep, bad, &clearing, now);
+    if record.autoscaler && upkeep.unschedulable {
+        // It changed its mind without touching the cordon. An uncordon from now on is a person's.
+        return Step::Act(Act::Write(Change::note(Record { autoscaler: false, ..record })));
     }
-    if let Some(mark) = mark(&record, upkeep) {
-        return Step::Act(mark);
+    let look_again = bad.look_again;
+    let step = if record.phase == DrainPhase::Released {
+        released(&record, upkeep, bad, &clearing, now)
+    } else {
+        bears(node, upkeep, record, policies, &bad, &clearing, now)
+    };
+    // A condition may become old enough, or stale, without any event.
+    match (step, look_again) {
+        (Step::Rest, Some(at)) => Step::Wait(at),
+        (Step::Wait(known), Some(at)) => Step::Wait(known.min(at)),
+        (step, _) => step,
     }
+}
+
+/// A node whose cordon or drain goes on, or ends.
+fn bears(
+    node: &Node,
+    upkeep: &Upkeep,
+    record: Record,
+    policies: &[Policy],
+    bad: &Badness,
+    clearing: &Clearing,
+    now: Timestamp,
+) -> Step {
+    let mark = mark(&record, upkeep).map(Step::Act);
     if bad.claims.is_empty() {
-        return not_bad(node, record, policies, &clearing, now);
+        // What takes something back does not wait for a decoration.
+        return match (not_bad(node, upkeep, record, policies, clearing, now), mark) {
+            (Step::Act(Act::Write(change)), _) => Step::Act(Act::Write(change)),
+            (_, Some(mark)) => mark,
+            (step, None) => step,
+        };
     }
-    let claims = bad.joined(&record, &clearing);
+    if let Some(mark) = mark {
+        return mark;
+    }
+    let claims = bad.joined(&record, clearing);
     if claims != record.claims {
         return Step::Act(Act::Write(Change::note(Record { claims, ..record })));
     }
@@ -254,7 +285,6 @@ fn uncordoned_by_others(record: Record, bad: &Badness) -> Step {
             }
         }
     } else {
-        let was_planned = matches!(record.phase, DrainPhase::Scheduled | DrainPhase::Draining);
         let record = Record {
             phase: DrainPhase::Released,
             cordon: Cordon::Lifted,
@@ -262,11 +292,7 @@ fn uncordoned_by_others(record: Record, bad: &Badness) -> Step {
             why: Some(Arc::from(called_off::UNCORDONED)),
             ..record
         };
-        let news = if was_planned {
-            News::CalledOff(called_off::UNCORDONED)
-        } else {
-            News::Held(Arc::from(called_off::UNCORDONED))
-        };
+        let news = News::CalledOff(called_off::UNCORDONED);
         Change { record: Some(record), unschedulable: None, retry_taken: false, news }
     }))
 }
@@ -290,9 +316,15 @@ fn released(
     clearing: &Clearing,
     now: Timestamp,
 ) -> Step {
-    let is_new = |condition: &Arc<str>| {
-        !record.claims.iter().any(|claim| claim.conditions.contains(condition))
+    // Another minimum age makes no other condition of it.
+    let subject = |condition: &Arc<str>| -> Arc<str> {
+        condition
+            .rsplit_once(',')
+            .map_or_else(|| Arc::clone(condition), |(subject, _)| subject.into())
     };
+    let known: Vec<Arc<str>> =
+        record.claims.iter().flat_map(|claim| &claim.conditions).map(subject).collect();
+    let is_new = |condition: &Arc<str>| !known.contains(&subject(condition));
     let news = bad.claims.iter().flat_map(|claim| &claim.conditions).any(is_new);
     if let Some(mark) = mark(record, upkeep) {
         Step::Act(mark)
@@ -323,13 +355,16 @@ fn mark(record: &Record, upkeep: &Upkeep) -> Option<Act> {
 /// lasted.
 fn not_bad(
     node: &Node,
+    upkeep: &Upkeep,
     record: Record,
     policies: &[Policy],
     clearing: &Clearing,
     now: Timestamp,
 ) -> Step {
     let goes_on = record.phase == DrainPhase::Draining
-        && settings(&record, policies).is_some_and(|policy| !policy.stop_when_clear);
+        && settings(&record, policies).is_some_and(|policy| {
+            policy.drain && !policy.stop_when_clear && policy.selects(&upkeep.labels)
+        });
     if goes_on {
         return draining(node, record, now);
     }
@@ -401,6 +436,10 @@ fn still_bad(
                 (None, _) => Step::Act(Act::Schedule(record)),
             }
         }
+        DrainPhase::Scheduled | DrainPhase::Draining if !policy.drain => {
+            call_off(record, called_off::CORDON_ONLY)
+        }
+        DrainPhase::Failed if !policy.drain => Step::Rest,
         DrainPhase::Scheduled if is_dead => call_off(record, called_off::UNREACHABLE),
         DrainPhase::Scheduled => {
             let scheduled = record.scheduled.unwrap_or(now);
@@ -442,8 +481,8 @@ fn draining(node: &Node, record: Record, now: Timestamp) -> Step {
         return call_off(record, called_off::UNREACHABLE);
     }
     match record.deadline {
-        Some(deadline) if deadline <= now => Step::Act(Act::Expire(record)),
-        _ => Step::Act(Act::Conduct(record)),
+        Some(deadline) if deadline > now => Step::Act(Act::Conduct(record)),
+        _ => Step::Act(Act::Expire(record)),
     }
 }
 
@@ -473,6 +512,14 @@ impl Badness {
     /// Those, and what is recorded and has not cleared.
     fn joined(&self, record: &Record, clearing: &Clearing) -> Vec<Claim> {
         let mut claims = self.claims.clone();
+        // The settings of a drain that is planned or under way do not change with each flap of some
+        // other condition.
+        let is_bound = record.phase != DrainPhase::Cordoned;
+        if let Some(first) = record.claims.first().filter(|_| is_bound)
+            && let Some(at) = claims.iter().position(|claim| claim.policy == first.policy)
+        {
+            claims[..=at].rotate_right(1);
+        }
         for old in &clearing.remaining {
             match claims.iter_mut().find(|claim| claim.policy == old.policy) {
                 Some(claim) => {
@@ -550,17 +597,15 @@ impl Clearing {
         upkeep: &Upkeep,
         now: Timestamp,
     ) -> Option<Timestamp> {
-        let configured = policy
-            .and_then(|policy| policy.conditions.iter().find(|rule| rule.to_string() == condition));
-        let mut rule = match configured {
-            Some(rule) => rule.clone(),
-            // The policy has changed: what is written down decides. Nobody can wait for what makes
-            // no sense.
-            None => match ConditionRule::parse(condition) {
-                Ok(rule) => rule,
-                Err(_) => return Some(Timestamp::MIN),
-            },
+        // The policy may have changed: then what is written down decides. What makes no sense is
+        // left to a person.
+        let Ok(recorded) = ConditionRule::parse(condition) else {
+            return (record.phase == DrainPhase::Released).then_some(Timestamp::MIN);
         };
+        let is_same =
+            |rule: &&ConditionRule| rule.kind == recorded.kind && rule.status == recorded.status;
+        let configured = policy.and_then(|policy| policy.conditions.iter().find(is_same));
+        let mut rule = configured.unwrap_or(&recorded).clone();
         if record.phase == DrainPhase::Released {
             // A person has decided. What is good again may be bad again.
             rule.clear_after.get_or_insert(ConditionRule::CLEAR_AFTER);

@@ -9,7 +9,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use jiff::Timestamp;
 use prometheus::{IntCounterVec, Opts, Registry};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
@@ -17,7 +16,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::repeats::Repeats;
-use crate::clock::Clock;
+use crate::clock::{Clock, whole_seconds};
 use crate::model::{NodeName, PodRef, Uid, Verdict};
 
 /// Events that may wait. At some 50 events per second this is half a minute behind.
@@ -262,8 +261,8 @@ impl Recorder {
         object["kind"] = json!("Event");
         object["metadata"]["name"] = json!(format!("{about}.{:x}", nanos.wrapping_add(serial)));
         object["metadata"]["namespace"] = json!(namespace);
-        object["firstTimestamp"] = json!(seconds(now));
-        object["lastTimestamp"] = json!(seconds(now));
+        object["firstTimestamp"] = json!(whole_seconds(now));
+        object["lastTimestamp"] = json!(whole_seconds(now));
         object["count"] = json!(1);
         object["source"] = json!({"component": component});
         object["reportingComponent"] = json!(component);
@@ -300,6 +299,7 @@ impl EventLane {
     {
         loop {
             let next = tokio::select! {
+                biased;
                 next = self.events.recv() => next,
                 () = stop.cancelled(), if !self.events.is_closed() => {
                     self.events.close();
@@ -328,10 +328,6 @@ fn regarding(pod: &PodRef) -> Value {
         "apiVersion": "v1", "kind": "Pod", "namespace": &*pod.namespace, "name": &*pod.name,
         "uid": pod.uid.to_string(),
     })
-}
-
-fn seconds(moment: Timestamp) -> String {
-    Timestamp::from_second(moment.as_second()).unwrap_or(moment).to_string()
 }
 
 #[cfg(test)]

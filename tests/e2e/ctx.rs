@@ -11,7 +11,9 @@ use tokio::runtime::Handle;
 use tokio::sync::RwLock;
 use tokio::time::{Instant, timeout};
 
-use crate::harness::{Arena, Bed, Ostrakon};
+use crate::harness::ostrakon::Launch;
+use crate::harness::{Arena, Bed, Ostrakon, User};
+use crate::scenarios::drains;
 
 /// The longest that a scenario may take unless it says otherwise.
 const LIMIT: Duration = Duration::from_secs(240);
@@ -39,7 +41,8 @@ impl Ctx {
         Ok(arena)
     }
 
-    /// The one ostrakon that all scenarios share which do not run alone; started by the first.
+    /// The one ostrakon that all scenarios share which do not run alone; started by the first. It
+    /// has drain policies, each for nodes that are labelled with its name.
     ///
     /// A scenario that runs alone starts its own, as it likes: no other is running then.
     #[allow(dead_code, reason = "for scenarios; the smoke trials do without")]
@@ -83,7 +86,9 @@ impl House {
         if let Some(ostrakon) = &*shared {
             return Ok(Arc::clone(ostrakon));
         }
-        let ostrakon = Arc::new(Ostrakon::start(&self.bed).await?);
+        let config = format!("--config={}", drains::shared_policies(&self.bed)?.display());
+        let launch = Launch::new(self.bed.kubeconfig(User::Ostrakon)?).arg(&config);
+        let ostrakon = Arc::new(launch.start(&self.bed).await?);
         Ok(Arc::clone(shared.insert(ostrakon)))
     }
 

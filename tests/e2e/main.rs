@@ -23,6 +23,8 @@ mod ctx;
 #[path = "../harness/mod.rs"]
 mod harness;
 mod scenarios;
+#[path = "../likeness/script.rs"]
+mod script;
 mod smoke;
 
 use std::process::ExitCode;

@@ -10,7 +10,7 @@ use std::fmt;
 use anyhow::{Context as _, Result};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, Node, NodeSpec, Pod, PodSpec, Taint, Toleration};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use ostrakon::clock::system_time;
@@ -167,7 +167,7 @@ impl NodeSketch {
 const HOSTNAME: &str = "kubernetes.io/hostname";
 
 /// Which arena a node belongs to.
-pub(super) const ARENA_LABEL: &str = "ostrakon.dev/test-arena";
+pub const ARENA_LABEL: &str = "ostrakon.dev/test-arena";
 
 /// Sets the node's Ready condition to `True`, `False` or `Unknown`.
 pub(super) async fn set_ready(client: &Client, node: &NodeRef, status: &str) -> Result<()> {
@@ -232,6 +232,8 @@ pub struct PodSketch {
     labels: BTreeMap<String, String>,
     annotations: BTreeMap<String, String>,
     finalizers: Vec<String>,
+    owner: Option<OwnerReference>,
+    priority_class: Option<String>,
     node: Option<String>,
     selected: Option<String>,
     scheduler: Option<String>,
@@ -248,6 +250,8 @@ pub fn pod(name: &str) -> PodSketch {
         labels: BTreeMap::new(),
         annotations: BTreeMap::new(),
         finalizers: Vec::new(),
+        owner: None,
+        priority_class: None,
         node: None,
         selected: None,
         scheduler: None,
@@ -308,6 +312,18 @@ impl PodSketch {
         self
     }
 
+    /// Belongs to this object.
+    pub fn owned_by(mut self, owner: &OwnerReference) -> Self {
+        self.owner = Some(owner.clone());
+        self
+    }
+
+    /// Has the priority of this class, such as `system-cluster-critical`.
+    pub fn priority_class(mut self, name: &str) -> Self {
+        self.priority_class = Some(name.to_owned());
+        self
+    }
+
     pub fn label(mut self, key: &str, value: &str) -> Self {
         self.labels.insert(key.to_owned(), value.to_owned());
         self
@@ -355,13 +371,14 @@ impl PodSketch {
         created.await.with_context(|| format!("create pod {namespace}/{name}"))
     }
 
-    fn object(&self) -> Pod {
+    pub(super) fn object(&self) -> Pod {
         Pod {
             metadata: ObjectMeta {
                 name: Some(self.name.clone()),
                 labels: Some(self.labels.clone()),
                 annotations: Some(self.annotations.clone()),
                 finalizers: Some(self.finalizers.clone()),
+                owner_references: self.owner.clone().map(|owner| vec![owner]),
                 ..ObjectMeta::default()
             },
             spec: Some(PodSpec {
@@ -376,6 +393,7 @@ impl PodSketch {
                     .clone()
                     .map(|node| BTreeMap::from([(HOSTNAME.to_owned(), node)])),
                 scheduler_name: self.scheduler.clone(),
+                priority_class_name: self.priority_class.clone(),
                 tolerations: Some(self.tolerations.clone()),
                 termination_grace_period_seconds: Some(self.grace),
                 automount_service_account_token: Some(false),

@@ -3,7 +3,7 @@
 //! The files that a user applies are read here, so a verb that is missing in them is missing in
 //! the tests too.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
 use kube::api::{DynamicObject, Patch, PatchParams};
@@ -22,15 +22,19 @@ struct Kustomization {
     resources: Vec<String>,
 }
 
-/// Where the manifests are.
-pub fn folder() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("deploy/kustomize/base")
+/// Where the manifests are: those for every cluster, and those for drains on top.
+const FOLDERS: [&str; 2] = ["base", "components/drain"];
+
+/// All objects of `deploy/kustomize`, in the order of each `kustomization.yaml`.
+pub fn objects() -> Result<Vec<DynamicObject>> {
+    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("deploy/kustomize");
+    let objects = FOLDERS.map(|folder| objects_in(&root.join(folder)));
+    Ok(objects.into_iter().collect::<Result<Vec<_>>>()?.concat())
 }
 
-/// All objects of `deploy/kustomize/base`, in the order of its `kustomization.yaml`.
-pub fn objects() -> Result<Vec<DynamicObject>> {
+fn objects_in(folder: &Path) -> Result<Vec<DynamicObject>> {
     let read = |file: &str| {
-        let path = folder().join(file);
+        let path = folder.join(file);
         std::fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))
     };
     let kustomization: Kustomization = serde_saphyr::from_str(&read("kustomization.yaml")?)?;

@@ -10,11 +10,13 @@
 //! - [`users`] and [`manifests`]: who may talk to the API server. ostrakon is its ServiceAccount,
 //!   with the rights that `deploy/` gives it and no others;
 //! - [`bed`]: all of it started in order; [`arena`]: the namespace and the nodes of one test;
-//! - [`cluster`]: nodes, taints, pods in a line each;
+//! - [`cluster`]: nodes, taints, pods in a line each; [`workloads`]: what makes pods anew, and
+//!   budgets;
 //! - [`ostrakon`]: the program under test as a child process;
 //! - [`fault_proxy`]: stands between the two and misbehaves as told; [`refusal`]: an admission
 //!   policy that says no;
-//! - [`witness`] and [`audit`]: what happened, seen from outside: when pods went, who asked for it.
+//! - [`witness`], [`tally`] and [`audit`]: what happened, seen from outside: when pods went, how many
+//!   were healthy, who asked for it.
 
 #![allow(
     dead_code,
@@ -39,9 +41,11 @@ pub mod process;
 pub mod program;
 pub mod refusal;
 pub mod request;
+pub mod tally;
 pub mod users;
 pub mod wait;
 pub mod witness;
+pub mod workloads;
 
 pub use arena::Arena;
 pub use bed::{Bed, BedOptions, StartError, TaintEviction};
@@ -51,5 +55,6 @@ pub use fault_proxy::{Answer, Fault, FaultProxy, Match, Rule};
 pub use ostrakon::Ostrakon;
 pub use refusal::Refusal;
 pub use request::Verb;
+pub use tally::Tally;
 pub use users::User;
 pub use witness::Witness;

@@ -4,9 +4,8 @@ use http::Method;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::{
-    Api, FIELD_MANAGER, Label, REQUEST_TIMEOUT, RequestError, request, seconds, unreadable,
-};
+use super::{Api, FIELD_MANAGER, Label, REQUEST_TIMEOUT, RequestError, request, unreadable};
+use crate::clock::whole_seconds;
 use crate::cluster::{Watched, decode_node_upkeep, wire};
 use crate::model::{Node, NodeName, Upkeep};
 
@@ -111,8 +110,8 @@ impl Api {
                 "status": if scheduled { "True" } else { "False" },
                 "reason": "Draino",
                 "message": message,
-                "lastHeartbeatTime": seconds(now),
-                "lastTransitionTime": seconds(now),
+                "lastHeartbeatTime": whole_seconds(now),
+                "lastTransitionTime": whole_seconds(now),
             }]},
         });
         let path = format!("/api/v1/nodes/{}/status?fieldManager={FIELD_MANAGER}", node.name);
@@ -143,7 +142,7 @@ fn taint(taint: &wire::Taint) -> Value {
     }
     let added = taint.time_added.and_then(|time| Timestamp::from_second(time.seconds?).ok());
     if let Some(added) = added {
-        object["timeAdded"] = json!(seconds(added));
+        object["timeAdded"] = json!(whole_seconds(added));
     }
     object
 }

@@ -42,6 +42,9 @@ pub(super) enum End {
     Expired,
     /// Nothing came for too long.
     Idle,
+    /// An event cannot be read. The same may come again: the server sends what follows the version
+    /// that was seen last.
+    Garbled(String),
     /// The server refused, or the connection failed.
     Failed(String),
 }
@@ -52,6 +55,7 @@ impl End {
             Self::Closed => "closed",
             Self::Expired => "expired",
             Self::Idle => "idle",
+            Self::Garbled(_) => "garbled",
             Self::Failed(_) => "failed",
         }
     }
@@ -81,9 +85,9 @@ impl Stream {
     pub(super) async fn next(&mut self, kind: &str) -> Result<Change, End> {
         match timeout(IDLE_TIMEOUT, self.frames.next(&mut self.body)).await {
             Err(_) => Err(End::Idle),
-            Ok(Err(error)) => Err(End::Failed(error)),
+            Ok(Err(end)) => Err(end),
             Ok(Ok(None)) => Err(End::Closed),
-            Ok(Ok(Some(frame))) => read(&frame, kind).map_err(End::Failed),
+            Ok(Ok(Some(frame))) => read(&frame, kind).map_err(End::Garbled),
         }
     }
 }
@@ -117,15 +121,18 @@ struct Frames {
 impl Frames {
     /// The next frame without its length, or `None` at the end of the body. Safe to cancel: what
     /// was read stays in the buffer.
-    async fn next(&mut self, body: &mut Body) -> Result<Option<Bytes>, String> {
+    async fn next(&mut self, body: &mut Body) -> Result<Option<Bytes>, End> {
         loop {
-            if let Some(frame) = self.cut()? {
+            if let Some(frame) = self.cut().map_err(End::Garbled)? {
                 return Ok(Some(frame));
             }
             match body.frame().await {
                 None if self.buffer.is_empty() => return Ok(None),
-                None => return Err("the stream was cut in the middle of an event".to_owned()),
-                Some(Err(error)) => return Err(error.to_string()),
+                None => {
+                    let cut = "the stream was cut in the middle of an event";
+                    return Err(End::Failed(cut.to_owned()));
+                }
+                Some(Err(error)) => return Err(End::Failed(error.to_string())),
                 Some(Ok(frame)) => {
                     if let Ok(data) = frame.into_data() {
                         self.buffer.extend_from_slice(&data);

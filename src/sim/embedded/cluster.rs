@@ -12,6 +12,7 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpListener;
 use tokio::task::{JoinHandle, JoinSet};
 
+use super::audit::{Audit, Audited};
 use super::error::ApiError;
 use super::faults::Faults;
 use super::http::{Api, Body, Broken, refusal};
@@ -49,7 +50,8 @@ impl Embedded {
     pub fn new(clock: Clock, options: Options) -> Self {
         let faults = Faults::new(options.seed);
         let streaming_lists = options.streaming_lists;
-        let api = Api { store: Store::new(clock, options), faults, streaming_lists };
+        let audit = Audit::default();
+        let api = Api { store: Store::new(clock, options), faults, audit, streaming_lists };
         Self { api }
     }
 
@@ -63,16 +65,32 @@ impl Embedded {
         &self.api.faults
     }
 
+    /// Has `auditor` called with each request that the API answers, right after it. It must not
+    /// wait.
+    pub fn audit(&self, auditor: impl Fn(&Audited<'_>) + Send + Sync + 'static) {
+        self.api.audit.add(auditor);
+    }
+
     /// A client that talks to it without sockets. It does not retry, so that one call is one
     /// request. Must be called within a tokio runtime.
     pub fn client(&self) -> kube::Client {
+        self.client_through(Some)
+    }
+
+    /// The same, with `way` between the two: what it makes of a request is what arrives. Where it
+    /// makes nothing of it, the connection breaks.
+    pub fn client_through(
+        &self,
+        way: impl Fn(Request<Bytes>) -> Option<Request<Bytes>> + Clone + Send + Sync + 'static,
+    ) -> kube::Client {
         let api = self.api.clone();
         let service = tower::service_fn(move |request: Request<kube::client::Body>| {
-            let api = api.clone();
+            let (api, way) = (api.clone(), way.clone());
             async move {
                 let (parts, body) = request.into_parts();
                 let body = body.collect_bytes().await?;
-                let answer = api.answer(Request::from_parts(parts, body)).await?;
+                let request = way(Request::from_parts(parts, body)).ok_or(Broken)?;
+                let answer = api.answer(request).await?;
                 Ok::<_, tower::BoxError>(answer)
             }
         });

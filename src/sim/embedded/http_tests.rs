@@ -540,6 +540,10 @@ impl Index for Told {
         self.pod(object, "gone:").map(drop)
     }
 
+    fn forget(&mut self, uid: Uid) {
+        self.tell.send(format!("forgotten: {uid}")).unwrap();
+    }
+
     fn retain(&mut self, seen: &AHashSet<Uid>) {
         self.tell.send(format!("{} in all", seen.len())).unwrap();
     }
@@ -556,7 +560,7 @@ async fn ostrakon_lists_and_watches_in_protobuf_streamed_and_in_pages() {
         let api = cluster::Api::new(cluster.client(), metrics.clone());
         let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
         let index = Told { decoder: PodDecoder::default(), tell };
-        let watching = tokio::spawn(watch::run(api, metrics, index, || ()));
+        let watching = tokio::spawn(watch::run(api, metrics, index, 1, || ()));
         let mut next = async || soon(told.recv()).await.expect("the watch ended");
         assert_eq!(next().await, "List: default/a on n1");
         assert_eq!(next().await, "1 in all");

@@ -26,7 +26,7 @@
 //! The parts, from the outside in:
 //!
 //! - `cluster`: both ways to talk to it, over loopback and without sockets;
-//! - `faults`, `operation`: what goes wrong on the way, and with which requests;
+//! - `faults`, `operation`, `audit`: what goes wrong on the way, with which requests, and who asked;
 //! - `http`: paths, forms of answers, watches, discovery;
 //! - `controllers`: what else runs in a control plane;
 //! - `write`, `checks`, `admission`, `deletion`, `eviction`, `budget`, `patch`, `strategic`: what a
@@ -35,6 +35,7 @@
 //! - `resource`, `object`, `error`: the words that all of them use.
 
 mod admission;
+mod audit;
 mod budget;
 mod checks;
 mod cluster;
@@ -59,6 +60,7 @@ mod store_tests;
 mod strategic;
 mod write;
 
+pub use audit::Audited;
 pub use cluster::{Embedded, Served};
 pub use controllers::{Controllers, Settings};
 pub use deletion::DeleteOptions;

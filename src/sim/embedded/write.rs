@@ -104,6 +104,9 @@ impl Store {
             && part == Part::Whole
             && self.get(resource, namespace, name).is_err()
         {
+            // The version of one that is gone says nothing about the new one.
+            let mut object = object;
+            remove(&mut object, &["metadata"], "resourceVersion");
             return self.create(resource, namespace, object, dry_run);
         }
         self.modify(resource, namespace, name, part, dry_run, |current| {

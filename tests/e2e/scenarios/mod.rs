@@ -2,12 +2,14 @@
 
 mod basics;
 mod compare;
+pub(crate) mod drains;
 mod evidence;
 mod exact;
 mod faults;
 mod identity;
 mod leader;
 mod lifecycle;
+mod likeness;
 mod outages;
 mod outside;
 mod race;
@@ -23,11 +25,13 @@ pub(crate) fn trials() -> Vec<Scenario> {
     [
         basics::trials(),
         compare::trials(),
+        drains::trials(),
         exact::trials(),
         faults::trials(),
         identity::trials(),
         leader::trials(),
         lifecycle::trials(),
+        likeness::trials(),
         outages::trials(),
         race::trials(),
         reports::trials(),

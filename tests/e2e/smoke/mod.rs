@@ -5,9 +5,18 @@ mod drain;
 mod faults;
 mod rights;
 mod sight;
+mod workloads;
 
 use crate::ctx::Scenario;
 
 pub(crate) fn trials() -> Vec<Scenario> {
-    [bed::trials(), drain::trials(), faults::trials(), rights::trials(), sight::trials()].concat()
+    [
+        bed::trials(),
+        drain::trials(),
+        faults::trials(),
+        rights::trials(),
+        sight::trials(),
+        workloads::trials(),
+    ]
+    .concat()
 }

@@ -9,6 +9,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, Client};
+use ostrakon::cluster::Permission;
 use ostrakon::{controller, leader};
 use serde_json::json;
 
@@ -46,13 +47,13 @@ const FORBIDDEN: [(&str, &str); 23] = [
     ("update", "nodes"),
     ("delete", "nodes"),
     ("create", "nodes"),
-    ("patch", "nodes/status"),
+    ("update", "nodes/status"),
     ("create", "pods"),
     ("update", "pods"),
     ("patch", "pods"),
     ("deletecollection", "pods"),
     ("update", "pods/status"),
-    ("create", "pods/eviction"),
+    ("get", "pods/eviction"),
     ("create", "pods/binding"),
     ("create", "pods/exec"),
     ("get", "pods/log"),
@@ -72,6 +73,9 @@ async fn ostrakon_may_do_what_it_needs(ctx: &Ctx) -> Result<()> {
     let client = ctx.bed().client_for(User::Ostrakon)?;
     for (verb, resource) in needed() {
         ensure!(is_allowed(&client, verb, &resource).await?, "may not {verb} {resource}");
+    }
+    for permission in controller::drain_permissions() {
+        ensure!(ask(&client, attributes_of(permission)).await?, "may not {permission}");
     }
     let lease = "coordination.k8s.io/leases";
     for permission in controller::election_permissions() {
@@ -121,17 +125,32 @@ async fn is_allowed_in(
         _ => ("", resource),
     };
     let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
+    let attributes = ResourceAttributes {
+        namespace: Some(namespace.to_owned()),
+        name: Some(name.to_owned()),
+        verb: Some(verb.to_owned()),
+        group: Some(group.to_owned()),
+        resource: Some(resource.to_owned()),
+        subresource: Some(subresource.to_owned()),
+        ..ResourceAttributes::default()
+    };
+    ask(client, attributes).await
+}
+
+fn attributes_of(permission: &Permission) -> ResourceAttributes {
+    ResourceAttributes {
+        verb: Some(permission.verb.to_owned()),
+        group: Some(permission.group.to_owned()),
+        resource: Some(permission.resource.to_owned()),
+        subresource: Some(permission.subresource.to_owned()),
+        ..ResourceAttributes::default()
+    }
+}
+
+async fn ask(client: &Client, attributes: ResourceAttributes) -> Result<bool> {
     let review = SelfSubjectAccessReview {
         spec: SelfSubjectAccessReviewSpec {
-            resource_attributes: Some(ResourceAttributes {
-                namespace: Some(namespace.to_owned()),
-                name: Some(name.to_owned()),
-                verb: Some(verb.to_owned()),
-                group: Some(group.to_owned()),
-                resource: Some(resource.to_owned()),
-                subresource: Some(subresource.to_owned()),
-                ..ResourceAttributes::default()
-            }),
+            resource_attributes: Some(attributes),
             ..SelfSubjectAccessReviewSpec::default()
         },
         ..SelfSubjectAccessReview::default()

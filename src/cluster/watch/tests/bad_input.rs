@@ -98,6 +98,32 @@ async fn an_unreadable_object_is_skipped_and_what_was_known_of_it_stays() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_is_gone_is_forgotten_by_its_uid_if_nothing_else_can_be_read() {
+    let gone = |name| event("DELETED", name, "x", "13");
+    let events = vec![gone("named"), gone("nameless"), added_b()];
+    let script = [Reply::Pieces(streamed("10", &[("a", 1)])), Reply::Pieces(events), Reply::Hang];
+    let played = play(script, 5).await;
+    let forgotten = format!("{} forgotten", 0xbad);
+    assert_eq!(played.log[2..], [&forgotten[..], "b by Watch"], "and the stream goes on");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_event_that_stays_unreadable_leads_to_a_new_list() {
+    let bad = || Reply::Pieces(vec![wire::frame("ADDED", html())]);
+    let list = |version| Reply::Pieces(streamed(version, &[("a", 1)]));
+    let silence = || Reply::Silence(vec![added_b()]);
+    let after = |count: u32, then: Vec<Reply>| {
+        let bad = (0..count).map(|_| bad());
+        [list("10")].into_iter().chain(bad).chain(then).collect::<Vec<_>>()
+    };
+    let played = play(after(GARBLED - 1, vec![silence()]), 60).await;
+    assert_eq!((played.lists, played.told("b by Watch")), (1, 1), "{:?}", played.requests);
+    let played = play(after(GARBLED, vec![list("20"), silence()]), 60).await;
+    assert_eq!((played.lists, played.told("b by Watch")), (2, 1), "{:?}", played.requests);
+    assert!(played.second(8) >= 8, "after pauses: {:?}", played.requests);
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_event_that_claims_to_be_endless_is_given_up_before_it_is_read() {
     let endless = || Reply::Silence(vec![Bytes::from_static(b"\xff\xff\xff\xff")]);
     let script = [refused(), page("10", "", &[]), endless(), endless(), Reply::Hang];

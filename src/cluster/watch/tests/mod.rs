@@ -91,6 +91,10 @@ impl Index for Log {
         Ok(())
     }
 
+    fn forget(&mut self, uid: Uid) {
+        self.add(format!("{} forgotten", uid.0));
+    }
+
     fn retain(&mut self, seen: &AHashSet<Uid>) {
         let mut uids: Vec<_> = seen.iter().map(|uid| uid.0).collect();
         uids.sort_unstable();
@@ -166,7 +170,7 @@ async fn play(script: impl IntoIterator<Item = Reply>, seconds: u64) -> Played {
     let synced = Arc::new(Mutex::new(0));
     let count = Arc::clone(&synced);
     let start = Instant::now();
-    let running = run(api, metrics, log.clone(), move || *count.lock() += 1);
+    let running = run(api, metrics, log.clone(), 1, move || *count.lock() += 1);
     let _ = timeout(Duration::from_secs(seconds), running).await;
     let requests = server.requests.lock();
     let since_start = |when: &Instant| (*when - start).as_secs();

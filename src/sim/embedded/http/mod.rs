@@ -18,16 +18,18 @@ mod write;
 use std::convert::Infallible;
 
 use futures::TryStreamExt;
-use http::header::{ACCEPT, CONTENT_TYPE, RETRY_AFTER};
+use http::header::{ACCEPT, CONTENT_TYPE, DATE, RETRY_AFTER};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::Bytes;
+use jiff::tz::TimeZone;
 use serde_json::Value;
 
 use self::form::{Encoder, Form};
 use self::query::Query;
 use self::route::{Route, View};
+use super::audit::{Audit, Audited};
 use super::error::ApiError;
 use super::faults::{Fault, Faults};
 use super::operation::{Operation, Verb};
@@ -49,6 +51,7 @@ pub(super) struct Broken;
 pub(super) struct Api {
     pub(super) store: Store,
     pub(super) faults: Faults,
+    pub(super) audit: Audit,
     /// Whether lists may be streamed (`sendInitialEvents`).
     pub(super) streaming_lists: bool,
 }
@@ -78,14 +81,16 @@ impl Api {
             tokio::time::sleep(fate.delay).await;
         }
         match fate.then {
-            None | Some(Fault::Latency(_)) => Ok(self.carry_out(&request, &route, &query)),
+            None | Some(Fault::Latency(_)) => {
+                Ok(self.carry_out(&request, &route, &query, &operation))
+            }
             Some(Fault::Refuse { code, retry_after }) => {
                 Ok(refusal(&ApiError::with_code(code, retry_after)))
             }
             Some(Fault::Hang) => std::future::pending().await,
             Some(Fault::Cut) => Err(Broken),
             Some(Fault::LoseAnswer) => {
-                drop(self.carry_out(&request, &route, &query));
+                drop(self.carry_out(&request, &route, &query, &operation));
                 Err(Broken)
             }
         }
@@ -96,8 +101,23 @@ impl Api {
         request: &Request<Bytes>,
         route: &Route,
         query: &Query<'_>,
+        operation: &Operation,
     ) -> Response<Body> {
-        self.dispatch(request, route, query).unwrap_or_else(|error| refusal(&error))
+        let before = self.store.version();
+        let mut answer =
+            self.dispatch(request, route, query).unwrap_or_else(|error| refusal(&error));
+        let versions = before + 1..=self.store.version();
+        let code = answer.status().as_u16();
+        self.audit.tell(&Audited { request, operation, code, versions });
+        if matches!(route, Route::Version) {
+            // Who asks for the version asks for the time: that of this cluster, not of the system.
+            let date =
+                jiff::fmt::rfc2822::to_string(&self.store.clock().now().to_zoned(TimeZone::UTC));
+            if let Some(date) = date.ok().and_then(|date| HeaderValue::try_from(date).ok()) {
+                answer.headers_mut().insert(DATE, date);
+            }
+        }
+        answer
     }
 
     fn dispatch(

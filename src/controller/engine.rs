@@ -1,0 +1,356 @@
+//! The parts of a controller that do its work, apart from what a process has beside them: flags,
+//! signals, HTTP endpoints, the system's clock.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt;
+use jiff::Timestamp;
+use prometheus::Registry;
+use tokio::task::{JoinError, JoinHandle, JoinSet};
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::{info, warn};
+
+use super::drain::DrainMetrics;
+use super::ingest::{Nodes, Pods};
+use super::judge::View;
+use super::preflight;
+use super::pump::Carrier;
+use super::requests::{ApiRequests, ByEvents};
+use super::run::{Failed, StartError};
+use super::state::Shared;
+use super::work::{Hands, Work};
+use super::{metrics, time_watch};
+use crate::clock::{Clock, system_time};
+use crate::cluster::{self, Api, Cluster, PodDecoder, WriteGate, watch};
+use crate::config::Config;
+use crate::evict::{self, Drainer, Evictor, OrderMetrics, Pace};
+use crate::leader::{self, Candidate, Times};
+use crate::observe::{Event, EventLane, EventMetrics, Gate, Recorder};
+
+/// For how long requests in flight may go on after the stop was asked for: one request's timeout
+/// and a little more, within the grace period that `deploy/` grants.
+const LAST_REQUESTS: Duration = Duration::from_secs(20);
+/// For how long the events that wait may still be sent then.
+const LAST_EVENTS: Duration = Duration::from_secs(2);
+
+/// What surrounds a controller.
+pub(super) struct Surroundings {
+    /// The time by which deadlines are kept.
+    pub(super) clock: Clock,
+    /// The system's wall clock, which may step.
+    pub(super) wall: Arc<dyn Fn() -> Timestamp + Send + Sync>,
+    /// Identity in the election.
+    pub(super) identity: String,
+    /// The election's times.
+    pub(super) times: Times,
+    /// Who decides.
+    pub(super) hands: Hands,
+    /// Tells this controller's jitter from that of others.
+    pub(super) seed: u128,
+    #[cfg(test)]
+    pub(super) flaw: Option<super::flaw::Flaw>,
+}
+
+impl Surroundings {
+    /// Those of a process.
+    pub(super) fn of_process(config: &Config) -> Self {
+        Self {
+            clock: Clock::system(),
+            wall: Arc::new(system_time),
+            identity: leader::identity(&config.instance),
+            times: Times::default(),
+            hands: Hands::Threads,
+            seed: rand::random(),
+            #[cfg(test)]
+            flaw: None,
+        }
+    }
+}
+
+/// A controller that has looked at its cluster and has not begun.
+pub(super) struct Prepared {
+    pub(super) shared: Arc<Shared>,
+    api: Api,
+    gate: WriteGate,
+    lane: EventLane,
+    recorder: Recorder,
+    pace: Arc<Pace>,
+    evict_metrics: evict::Metrics,
+    order_metrics: OrderMetrics,
+    leader_metrics: leader::Metrics,
+    cluster_metrics: cluster::Metrics,
+    aligned: bool,
+    election: Option<String>,
+    surroundings: Surroundings,
+}
+
+impl Prepared {
+    /// Checks the rights, and registers the metrics.
+    pub(super) async fn new(
+        cluster: Cluster,
+        config: &Config,
+        surroundings: Surroundings,
+        registry: &Registry,
+    ) -> Result<Self, StartError> {
+        let cluster_metrics = cluster::Metrics::register(registry)?;
+        let election = config.election.clone();
+        let elects = election.is_some();
+        let gate = if elects { WriteGate::shut() } else { WriteGate::open() };
+        let api = Api::new(cluster.client, cluster_metrics.clone()).gated(gate.clone());
+        #[cfg(test)]
+        let api = match surroundings.flaw {
+            Some(super::flaw::Flaw::WritesUngated) => api.gated(WriteGate::open()),
+            _ => api,
+        };
+        let drains = !config.policies.is_empty();
+        preflight::check(&api, &cluster.server, election.as_deref(), drains).await?;
+
+        let clock = surroundings.clock.clone();
+        let event_metrics = EventMetrics::register(registry)?;
+        let (recorder, lane) = Recorder::new(&config.instance, event_metrics, clock.clone());
+        let mut shared = Shared::new(clock, config.compat, recorder.clone());
+        if drains {
+            let metrics = DrainMetrics::register(registry)?;
+            shared = shared.draining_by(config.policies.clone().into(), metrics);
+        }
+        #[cfg(test)]
+        let shared = shared.flawed(surroundings.flaw);
+        let shared = Arc::new(shared);
+        if let Some(drains) = &shared.drains {
+            DrainMetrics::register_gauges(registry, &shared, drains)?;
+        }
+        let pace = Arc::new(Pace::default());
+        metrics::register(registry, &shared, &pace)?;
+        let evict_metrics = evict::Metrics::register(registry, Arc::clone(&shared.backlog))?;
+        let order_metrics = OrderMetrics::register(registry, Arc::clone(&shared.orders))?;
+        let leader_metrics = leader::Metrics::register(registry, !elects)?;
+        let aligned = time_watch::align(&shared, &api).await;
+        Ok(Self {
+            shared,
+            api,
+            gate,
+            lane,
+            recorder,
+            pace,
+            evict_metrics,
+            order_metrics,
+            leader_metrics,
+            cluster_metrics,
+            aligned,
+            election,
+            surroundings,
+        })
+    }
+
+    /// Begins to watch, to take part in the election, and to work. The gates open with the first
+    /// complete lists of nodes and pods.
+    pub(super) fn begin(self, (nodes_known, pods_known): (Gate, Gate)) -> Engine {
+        let Self { shared, api, gate, lane, recorder, pace, .. } = self;
+        let (evict_metrics, order_metrics) = (self.evict_metrics, self.order_metrics);
+        let leader_metrics = self.leader_metrics;
+        let Surroundings { clock, wall, identity, times, hands, seed, .. } = self.surroundings;
+        let watched = shared.drains.as_ref().map(|drains| Arc::clone(&drains.watched));
+        let requests = ApiRequests { api: api.clone(), watched };
+        let evictor = Evictor::new(
+            View { shared: Arc::clone(&shared) },
+            requests.clone(),
+            ByEvents(recorder.clone()),
+            Arc::clone(&shared.backlog),
+            evict_metrics,
+            clock.clone(),
+            Arc::clone(&pace),
+        );
+        let drainer = Drainer::new(
+            View { shared: Arc::clone(&shared) },
+            requests,
+            ByEvents(recorder),
+            Arc::clone(&shared.orders),
+            order_metrics,
+            clock.clone(),
+            Arc::clone(&pace),
+        );
+        let carrier = Carrier { evictor, drainer };
+        let (stop, blind) = (CancellationToken::new(), CancellationToken::new());
+        let in_flight = TaskTracker::new();
+        let listed = [CancellationToken::new(), CancellationToken::new()];
+        let [nodes_listed, pods_listed] = listed.clone();
+        let mut watches = JoinSet::new();
+        let metrics = &self.cluster_metrics;
+        let nodes = Nodes { shared: Arc::clone(&shared) };
+        let nodes = watch::run(api.clone(), metrics.clone(), nodes, seed, move || {
+            nodes_known.open();
+            nodes_listed.cancel();
+        });
+        watches.spawn(blind.clone().run_until_cancelled_owned(nodes).map(drop));
+        let pods = Pods { shared: Arc::clone(&shared), decoder: PodDecoder::default() };
+        let pods = watch::run(api.clone(), metrics.clone(), pods, !seed, move || {
+            pods_known.open();
+            pods_listed.cancel();
+        });
+        watches.spawn(blind.clone().run_until_cancelled_owned(pods).map(drop));
+        let (leads, resign) = (CancellationToken::new(), CancellationToken::new());
+        let work = Work {
+            shared: Arc::clone(&shared),
+            api: api.clone(),
+            carrier,
+            pace: Arc::clone(&pace),
+            listed,
+            in_flight: in_flight.clone(),
+            hands,
+        };
+        let work = tokio::spawn(work.run(leads.clone(), stop.clone()));
+        let clocks =
+            time_watch::run(Arc::clone(&shared), api.clone(), self.aligned, move || wall());
+        let clocks = tokio::spawn(stop.clone().run_until_cancelled_owned(clocks).map(drop));
+        let last_events = CancellationToken::new();
+        let events = tokio::spawn(send_events(lane, api.clone(), pace, last_events.clone()));
+        let candidate = self.election.map(|namespace| Candidate {
+            api,
+            namespace,
+            identity,
+            times,
+            gate,
+            metrics: leader_metrics,
+            clock,
+        });
+        let election = tokio::spawn(elect(candidate, leads, resign.clone()));
+        Engine {
+            shared,
+            stop,
+            work,
+            clocks,
+            blind,
+            watches,
+            in_flight,
+            events,
+            last_events,
+            resign,
+            election,
+        }
+    }
+}
+
+/// A controller at work, or standing by.
+pub(super) struct Engine {
+    shared: Arc<Shared>,
+    /// Ends what takes in new work.
+    stop: CancellationToken,
+    /// What only the leader does.
+    work: JoinHandle<Result<(), Failed>>,
+    /// Keeps the time; does not end by itself.
+    clocks: JoinHandle<()>,
+    /// Ends the watches.
+    blind: CancellationToken,
+    /// The watches of nodes and pods; they do not end by themselves either.
+    watches: JoinSet<()>,
+    /// Evictions and records in flight.
+    in_flight: TaskTracker,
+    events: JoinHandle<()>,
+    last_events: CancellationToken,
+    /// Gives the lease back.
+    resign: CancellationToken,
+    /// Takes part in the election, if there is one.
+    election: JoinHandle<Result<(), leader::Lost>>,
+}
+
+impl Engine {
+    /// Completes only if a part that must not end has ended: the process must end then too.
+    pub(super) async fn failed(&mut self) -> Failed {
+        let task = tokio::select! {
+            biased;
+            work = &mut self.work => match work {
+                Ok(Err(failed)) => return failed,
+                other => other.map(drop),
+            },
+            election = &mut self.election => match election {
+                Ok(Err(lost)) => return lost.into(),
+                other => other.map(drop),
+            },
+            clocks = &mut self.clocks => clocks,
+            Some(watch) = self.watches.join_next() => watch,
+            events = &mut self.events => events,
+        };
+        ended(task)
+    }
+
+    /// Takes no new work, finishes the requests in flight within 20 s, gives the lease back, and
+    /// ends.
+    ///
+    /// The watches go on for as long as evictions are in flight: each asks again between its two
+    /// requests, and a taint may be removed meanwhile. The lease is renewed for as long.
+    pub(super) async fn stop(mut self) -> Result<(), Failed> {
+        self.stop.cancel();
+        let worked = flatten(self.work.await);
+        let clocks = self.clocks.await.map_err(|error| ended(Err(error)));
+        self.in_flight.close();
+        let left = self.in_flight.len();
+        if timeout(LAST_REQUESTS, self.in_flight.wait()).await.is_err() {
+            warn!(requests = self.in_flight.len(), "requests in flight were abandoned");
+        } else if left > 0 {
+            info!(requests = left, "requests in flight were finished");
+        }
+        self.blind.cancel();
+        while self.watches.join_next().await.is_some() {}
+        for timers in &self.shared.timers {
+            timers.clear();
+        }
+        self.last_events.cancel();
+        if timeout(LAST_EVENTS, self.events).await.is_err() {
+            warn!("events that were waiting were abandoned");
+        }
+        self.resign.cancel();
+        let elected = flatten(self.election.await);
+        worked.and(clocks).and(elected)
+    }
+}
+
+#[cfg(test)]
+impl Engine {
+    /// Ends it where it stands, as far as that goes: what is in flight is not awaited.
+    pub(super) fn abort(mut self) {
+        self.work.abort();
+        self.clocks.abort();
+        self.events.abort();
+        self.election.abort();
+        self.watches.abort_all();
+    }
+}
+
+/// Leads when the election is won, or at once if there is none, until `resign`.
+async fn elect(
+    candidate: Option<Candidate>,
+    leads: CancellationToken,
+    resign: CancellationToken,
+) -> Result<(), leader::Lost> {
+    if let Some(candidate) = candidate {
+        return leader::run(candidate, leads, resign).await;
+    }
+    leads.cancel();
+    resign.cancelled().await;
+    Ok(())
+}
+
+/// Sends events until `stop`, and lets evictions that wait for a place in the window go first.
+async fn send_events(lane: EventLane, api: Api, pace: Arc<Pace>, stop: CancellationToken) {
+    let create = |event: Event| {
+        let api = api.clone();
+        async move { api.create_event(&event.namespace, &event.object).await }
+    };
+    lane.run(create, || pace.is_full(), stop).await;
+}
+
+/// What a task came to, its panic included.
+fn flatten<E: Into<Failed>>(task: Result<Result<(), E>, JoinError>) -> Result<(), Failed> {
+    task.map_err(|error| ended(Err(error)))?.map_err(Into::into)
+}
+
+/// That a task has ended which must not.
+pub(super) fn ended(task: Result<(), JoinError>) -> Failed {
+    Failed::Task(match task {
+        Ok(()) => "it returned".to_owned(),
+        Err(error) => error.to_string(),
+    })
+}

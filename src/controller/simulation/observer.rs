@@ -1,0 +1,453 @@
+//! The observer: knows what the API stored and when, and who asked for what. It knows nothing of
+//! the controllers, and its rules are written from the promises, not with the controllers' code.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use serde_json::Value;
+
+use crate::model::build::noon;
+use crate::sim::embedded::{Audited, Change, Operation, Resource, Verb};
+
+/// Header of a controller's request: who sent it, and when, in seconds since noon.
+pub(super) const WHO: &str = "x-who";
+pub(super) const SENT: &str = "x-sent";
+
+/// For how long what was read of a node may be used, and a little for the clocks.
+const SHARED: f64 = 1.01;
+/// The renew deadline, and a little for stamps.
+const RENEW: f64 = 10.01;
+/// A gap in an outage breaks it from this length on, in seconds.
+const GAP: f64 = 60.0;
+const RECORD: &str = "ostrakon.dev/noexecute-since";
+const OUTAGE: [&str; 2] = ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
+
+/// A NoExecute taint, and from when on its seconds may be counted.
+#[derive(Clone, Debug)]
+struct Taint {
+    key: String,
+    value: String,
+    /// The earliest moment; earlier than `latest` where an outage began before this taint.
+    earliest: f64,
+    /// Its `timeAdded`, or when it was stored.
+    latest: f64,
+}
+
+#[derive(Clone, Debug)]
+struct Toleration {
+    key: String,
+    seconds: Option<f64>,
+}
+
+/// What the API stored of a node, from when on.
+struct NodeState {
+    from: f64,
+    /// Absent while there is no such node.
+    taints: Option<Vec<Taint>>,
+}
+
+/// What the API stored of a pod, from when on.
+struct PodState {
+    from: f64,
+    tolerations: Vec<Toleration>,
+    bound: f64,
+    node: String,
+    /// Whether it is gone, or on its way.
+    going: bool,
+}
+
+#[derive(Default)]
+struct Outage {
+    uid: String,
+    since: Option<f64>,
+    gap_from: Option<f64>,
+}
+
+/// The lease as it is stored.
+#[derive(Clone, Debug, Default)]
+struct Lease {
+    holder: String,
+    renewed: f64,
+    seconds: f64,
+    /// Since when this holder has it.
+    since: f64,
+}
+
+/// What went wrong: the promise, and how.
+pub(super) type Broken = String;
+
+#[derive(Default)]
+pub(super) struct Observer {
+    nodes: BTreeMap<String, Vec<NodeState>>,
+    pods: BTreeMap<String, Vec<PodState>>,
+    names: BTreeMap<String, String>,
+    outages: BTreeMap<String, Outage>,
+    lease: Lease,
+    /// The changes that no request was told of yet, with their versions.
+    unaudited: Vec<Change>,
+    /// When each controller last read a pod: its identity and the pod's name.
+    reads: BTreeMap<(String, String), f64>,
+    broken: Option<Broken>,
+    evicted: usize,
+    writers: Vec<String>,
+}
+
+impl Observer {
+    /// The first breach so far, taken out.
+    pub(super) fn verdict(&mut self) -> Result<(), Broken> {
+        self.broken.take().map_or(Ok(()), Err)
+    }
+
+    /// How many pods controllers have deleted.
+    pub(super) fn evicted(&self) -> usize {
+        self.evicted
+    }
+
+    /// How many different processes have written.
+    pub(super) fn writers(&self) -> usize {
+        self.writers.len()
+    }
+
+    /// Who holds the lease, and since when.
+    pub(super) fn leader(&self) -> (&str, f64) {
+        (&self.lease.holder, self.lease.since)
+    }
+
+    fn breach(&mut self, text: String) {
+        self.broken.get_or_insert(text);
+    }
+
+    /// Takes in a change of the store.
+    pub(super) fn changed(&mut self, change: &Change) {
+        let at = seconds(change.at);
+        let name = text(&change.current, "/metadata/name").to_owned();
+        match change.resource {
+            Resource::Nodes => {
+                let taints = (!change.deleted).then(|| self.taints(&name, &change.current, at));
+                self.nodes.entry(name).or_default().push(NodeState { from: at, taints });
+            }
+            Resource::Pods => {
+                let uid = text(&change.current, "/metadata/uid").to_owned();
+                let going = change.deleted
+                    || change.current.pointer("/metadata/deletionTimestamp").is_some();
+                let state = PodState {
+                    from: at,
+                    tolerations: tolerations(&change.current),
+                    bound: bound(&change.current),
+                    node: text(&change.current, "/spec/nodeName").to_owned(),
+                    going,
+                };
+                self.names.insert(uid.clone(), name);
+                self.pods.entry(uid).or_default().push(state);
+            }
+            Resource::Leases => {
+                let holder = text(&change.current, "/spec/holderIdentity").to_owned();
+                let since = if holder == self.lease.holder { self.lease.since } else { at };
+                let seconds = number(&change.current, "/spec/leaseDurationSeconds");
+                self.lease = Lease { holder, renewed: at, seconds, since };
+            }
+            _ => {}
+        }
+        self.unaudited.push(change.clone());
+    }
+
+    /// Takes in a request and its answer.
+    pub(super) fn audited(&mut self, audited: &Audited<'_>, now: f64) {
+        let mut changes = std::mem::take(&mut self.unaudited);
+        changes.retain(|change| audited.versions.contains(&change.version));
+        let header = |name| {
+            let value = audited.request.headers().get(name)?.to_str().ok()?;
+            Some(value.to_owned())
+        };
+        let (Some(who), Some(sent)) = (header(WHO), header(SENT)) else { return };
+        let sent: f64 = sent.parse().unwrap_or(f64::NAN);
+        let operation = audited.operation;
+        let is_pod = operation.resource == Some(Resource::Pods);
+        let done = (200..300).contains(&audited.code);
+        if is_pod && done && matches!(operation.verb, Verb::Get | Verb::Patch) {
+            // What is read here is known no earlier than it was sent.
+            self.reads.insert((who.clone(), operation.name.clone()), sent);
+        }
+        let reads_only = matches!(operation.verb, Verb::Get | Verb::List | Verb::Watch);
+        let of_election =
+            operation.resource.is_none() || operation.resource == Some(Resource::Leases);
+        if reads_only || of_election {
+            return;
+        }
+        self.one_writer(&who, sent, now, operation);
+        if is_pod && operation.verb == Verb::Delete {
+            self.rightly_deleted(&who, sent, operation, &changes);
+        }
+        let body: Value = serde_json::from_slice(audited.request.body()).unwrap_or_default();
+        if is_pod && operation.verb == Verb::Patch {
+            self.as_upstream_marks(&body);
+        }
+        if operation.resource == Some(Resource::Events) {
+            self.as_upstream_tells(&body);
+        }
+        for change in &changes {
+            self.nothing_foreign(&who, change);
+        }
+    }
+
+    /// P4: who writes holds the lease at that moment, and had renewed it in time when it began.
+    fn one_writer(&mut self, who: &str, sent: f64, now: f64, operation: &Operation) {
+        if !self.writers.iter().any(|writer| writer == who) {
+            self.writers.push(who.to_owned());
+        }
+        let Lease { holder, renewed, seconds, .. } = self.lease.clone();
+        if holder != who {
+            self.breach(format!("P4: {who} writes ({operation:?}), and {holder:?} has the lease"));
+        } else if sent > renewed + RENEW || now > renewed + seconds {
+            self.breach(format!(
+                "P4: {who} writes ({operation:?}) at {sent:.3}, and has renewed at {renewed:.3}"
+            ));
+        }
+    }
+
+    /// P1: what a controller deletes was condemned when it sent the request, by all that it can
+    /// have known of the pod and of its node.
+    fn rightly_deleted(&mut self, who: &str, sent: f64, operation: &Operation, changes: &[Change]) {
+        let touched = changes.iter().find(|change| {
+            change.resource == Resource::Pods
+                && (change.deleted
+                    || change.current.pointer("/metadata/deletionTimestamp").is_some())
+        });
+        let Some(change) = touched else { return };
+        let uid = text(&change.current, "/metadata/uid");
+        self.evicted += 1;
+        let read = self.reads.get(&(who.to_owned(), operation.name.clone())).copied();
+        let pod_window = (sent - read.unwrap_or(sent)).max(SHARED);
+        if !self.condemned(uid, sent, pod_window) {
+            self.breach(format!(
+                "P1: {who} deletes {} ({uid}), which was not condemned at {sent:.3}",
+                operation.name
+            ));
+        }
+    }
+
+    /// P6: of a node a controller changes one annotation, of a pod one condition and that it goes.
+    fn nothing_foreign(&mut self, who: &str, change: &Change) {
+        let Some(previous) = &change.previous else { return };
+        let (mut before, mut after) = ((**previous).clone(), (*change.current).clone());
+        for object in [&mut before, &mut after] {
+            if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+                for field in ["resourceVersion", "managedFields", "generation"] {
+                    metadata.remove(field);
+                }
+            }
+            match change.resource {
+                Resource::Nodes => without_record(object),
+                Resource::Pods => without_ours(object),
+                _ => {}
+            }
+        }
+        if before != after {
+            self.breach(format!(
+                "P6: {who} changes what is not its own of {:?} {}: {before} became {after}",
+                change.resource,
+                text(&change.current, "/metadata/name")
+            ));
+        }
+    }
+
+    /// P7: the condition that Job failure policies match on.
+    fn as_upstream_marks(&mut self, body: &Value) {
+        let conditions = body.pointer("/status/conditions").and_then(Value::as_array);
+        let Some([condition]) = conditions.map(Vec::as_slice) else {
+            return self.breach(format!("P7: a patch of a pod's status that is no mark: {body}"));
+        };
+        for (field, wanted) in [
+            ("/type", "DisruptionTarget"),
+            ("/status", "True"),
+            ("/reason", "DeletionByTaintManager"),
+            ("/message", "Taint manager: deleting due to NoExecute taint"),
+        ] {
+            if text(condition, field) != wanted {
+                return self.breach(format!("P7: a condition with another {field}: {condition}"));
+            }
+        }
+    }
+
+    /// P7: the events that people and alerts match on.
+    fn as_upstream_tells(&mut self, event: &Value) {
+        let (reason, message) = (text(event, "/reason"), text(event, "/message"));
+        let about = format!(
+            "{}/{}",
+            text(event, "/involvedObject/namespace"),
+            text(event, "/involvedObject/name")
+        );
+        let is_known = match reason {
+            "TaintManagerEviction" => {
+                message == format!("Marking for deletion Pod {about}")
+                    || message == format!("Cancelling deletion of Pod {about}")
+            }
+            "TaintManagerEvictionFailed" | "TaintRecordUnreadable" => {
+                text(event, "/type") == "Warning"
+            }
+            _ => false,
+        };
+        if !is_known || text(event, "/source/component") != "taint-eviction-controller" {
+            self.breach(format!("P7: an event that upstream does not write: {event}"));
+        }
+    }
+
+    /// Whether any state of the pod within `pod_window` before `now`, on any state of its node
+    /// within a second, condemned it.
+    fn condemned(&self, uid: &str, now: f64, pod_window: f64) -> bool {
+        let Some(pods) = self.pods.get(uid) else { return false };
+        let recent = |from: f64, next: Option<f64>, window: f64| {
+            from <= now && next.is_none_or(|next| next >= now - window)
+        };
+        pods.iter().enumerate().any(|(i, pod)| {
+            let nodes = self.nodes.get(&pod.node).map_or(&[][..], Vec::as_slice);
+            recent(pod.from, pods.get(i + 1).map(|next| next.from), pod_window)
+                && nodes.iter().enumerate().any(|(j, node)| {
+                    recent(node.from, nodes.get(j + 1).map(|next| next.from), SHARED)
+                        && node
+                            .taints
+                            .as_ref()
+                            .and_then(|taints| deadline(taints, pod, |taint| taint.earliest))
+                            .is_some_and(|deadline| deadline <= now + 1e-3)
+                })
+        })
+    }
+
+    /// The pods that are there although they had to go before `moment`, by what is stored: P2 and
+    /// P3. Returns the first of them.
+    pub(super) fn overdue(&self, moment: f64) -> Option<String> {
+        self.pods.iter().find_map(|(uid, states)| {
+            let pod = states.last().filter(|pod| !pod.going)?;
+            let taints = self.nodes.get(&pod.node)?.last()?.taints.as_ref()?;
+            let from = self.nodes[&pod.node].last()?.from.max(pod.from);
+            let due = deadline(taints, pod, |taint| taint.latest)?.max(from);
+            (due < moment).then(|| format!("pod {} ({uid}) was due at {due:.3}", self.names[uid]))
+        })
+    }
+
+    /// The node's taints, with from when on each counts.
+    fn taints(&mut self, name: &str, node: &Value, at: f64) -> Vec<Taint> {
+        let last = self.nodes.get(name).and_then(|states| states.last());
+        let before = last.and_then(|state| state.taints.clone()).unwrap_or_default();
+        let listed = node.pointer("/spec/taints").and_then(Value::as_array);
+        let no_execute =
+            listed.into_iter().flatten().filter(|taint| text(taint, "/effect") == "NoExecute");
+        let mut taints: Vec<_> = no_execute
+            .map(|taint| {
+                let (key, value) =
+                    (text(taint, "/key").to_owned(), text(taint, "/value").to_owned());
+                let known = before.iter().find(|known| known.key == key && known.value == value);
+                let since =
+                    time(taint, "/timeAdded").unwrap_or_else(|| known.map_or(at, |k| k.latest));
+                Taint { key, value, earliest: since, latest: since }
+            })
+            .collect();
+        let since = self.outage(name, node, &taints, at);
+        for taint in &mut taints {
+            if OUTAGE.contains(&&*taint.key) {
+                taint.earliest = since.map_or(taint.earliest, |since| since.min(taint.earliest));
+            }
+        }
+        taints
+    }
+
+    /// Since when the node is in an unbroken outage.
+    fn outage(&mut self, name: &str, node: &Value, taints: &[Taint], at: f64) -> Option<f64> {
+        let uid = text(node, "/metadata/uid");
+        let outage = self.outages.entry(name.to_owned()).or_default();
+        if outage.uid != uid {
+            *outage = Outage { uid: uid.to_owned(), ..Outage::default() };
+        }
+        let conditions = node.pointer("/status/conditions").and_then(Value::as_array);
+        let ready = conditions
+            .into_iter()
+            .flatten()
+            .any(|c| text(c, "/type") == "Ready" && text(c, "/status") == "True");
+        let present = taints.iter().filter(|taint| OUTAGE.contains(&&*taint.key));
+        let first = present.map(|taint| taint.latest).min_by(f64::total_cmp);
+        if outage.gap_from.is_some_and(|from| ready || at - from >= GAP) {
+            outage.since = None;
+            outage.gap_from = None;
+        }
+        match first {
+            Some(first) => {
+                outage.since = Some(outage.since.map_or(first, |since| since.min(first)));
+                outage.gap_from = None;
+            }
+            None if ready => outage.since = None,
+            None if outage.since.is_some() => {
+                outage.gap_from.get_or_insert(at);
+            }
+            None => {}
+        }
+        outage.since
+    }
+}
+
+/// When a pod has to go from a node with these taints; `None`: never.
+fn deadline(taints: &[Taint], pod: &PodState, since: impl Fn(&Taint) -> f64) -> Option<f64> {
+    let of_taint = |taint: &Taint| {
+        let fits = |t: &&Toleration| t.key.is_empty() || t.key == taint.key;
+        let Some(toleration) = pod.tolerations.iter().find(fits) else { return Some(f64::MIN) };
+        match toleration.seconds {
+            None => None,
+            Some(seconds) if seconds <= 0.0 => Some(f64::MIN),
+            Some(seconds) => Some(since(taint).max(pod.bound) + seconds),
+        }
+    };
+    taints.iter().filter_map(of_taint).min_by(f64::total_cmp)
+}
+
+fn tolerations(pod: &Value) -> Vec<Toleration> {
+    let listed = pod.pointer("/spec/tolerations").and_then(Value::as_array);
+    let read = |toleration: &Value| Toleration {
+        key: text(toleration, "/key").to_owned(),
+        seconds: toleration.get("tolerationSeconds").and_then(Value::as_f64),
+    };
+    listed.into_iter().flatten().map(read).collect()
+}
+
+fn bound(pod: &Value) -> f64 {
+    let conditions = pod.pointer("/status/conditions").and_then(Value::as_array);
+    let scheduled = conditions.into_iter().flatten().find(|c| text(c, "/type") == "PodScheduled");
+    let bound = scheduled.and_then(|condition| time(condition, "/lastTransitionTime"));
+    bound.or_else(|| time(pod, "/metadata/creationTimestamp")).unwrap_or_default()
+}
+
+fn without_record(node: &mut Value) {
+    let annotations = node.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut);
+    let is_empty = annotations.is_some_and(|annotations| {
+        annotations.remove(RECORD);
+        annotations.is_empty()
+    });
+    if is_empty && let Some(metadata) = node.get_mut("metadata").and_then(Value::as_object_mut) {
+        metadata.remove("annotations");
+    }
+}
+
+fn without_ours(pod: &mut Value) {
+    if let Some(metadata) = pod.get_mut("metadata").and_then(Value::as_object_mut) {
+        metadata.remove("deletionTimestamp");
+        metadata.remove("deletionGracePeriodSeconds");
+    }
+    if let Some(Value::Array(conditions)) = pod.pointer_mut("/status/conditions") {
+        conditions.retain(|condition| text(condition, "/type") != "DisruptionTarget");
+    }
+}
+
+fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {
+    value.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
+}
+
+fn number(value: &Value, pointer: &str) -> f64 {
+    value.pointer(pointer).and_then(Value::as_f64).unwrap_or_default()
+}
+
+fn time(value: &Value, pointer: &str) -> Option<f64> {
+    text(value, pointer).parse::<Timestamp>().ok().map(seconds)
+}
+
+/// Seconds since noon, at which each story begins.
+pub(super) fn seconds(moment: Timestamp) -> f64 {
+    moment.duration_since(noon()).as_secs_f64()
+}

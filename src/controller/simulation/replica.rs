@@ -1,0 +1,241 @@
+//! One replica of the controller, unchanged but for what surrounds it, and whoever starts it again
+//! when it has ended.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::time::Duration;
+
+use http::{HeaderName, HeaderValue, Method, Request};
+use hyper::body::Bytes;
+use jiff::SignedDuration;
+use parking_lot::Mutex;
+use prometheus::Registry;
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio::time::sleep;
+
+use super::Broken;
+use super::observer::{SENT, WHO, seconds};
+use crate::clock::Clock;
+use crate::cluster::Cluster;
+use crate::config::{Compat, Config};
+use crate::controller::engine::{Prepared, Surroundings};
+use crate::controller::work::Hands;
+use crate::leader::Times;
+use crate::observe::Readiness;
+use crate::sim::embedded::Embedded;
+
+/// Pause before a process that ended by itself, or could not start, is started again.
+const RESTART: Duration = Duration::from_secs(2);
+
+/// From when a process knows that it must end until it has.
+const LAST_WORDS: Duration = Duration::from_secs(8);
+/// Pause between two looks at the lease, and between two renewals.
+const LOOK: Duration = Duration::from_secs(3);
+
+/// How a process is ended, and for how long it stays down.
+pub(super) enum End {
+    Stop(Duration),
+    Kill(Duration),
+}
+
+/// A replica, through all its processes.
+pub(super) struct Replica {
+    commands: mpsc::UnboundedSender<End>,
+    /// How far its machine's wall clock is ahead, in milliseconds.
+    ahead: Arc<AtomicI64>,
+    /// Identity of the process that works; empty while there is none, or it stops.
+    working: Arc<Mutex<String>>,
+}
+
+impl Replica {
+    pub(super) fn start(cluster: &Embedded, index: u64, broken: Broken) -> Self {
+        let (commands, receiver) = mpsc::unbounded_channel();
+        let ahead = Arc::new(AtomicI64::new(0));
+        let working = Arc::default();
+        let life = Life {
+            cluster: cluster.clone(),
+            index,
+            broken,
+            ahead: Arc::clone(&ahead),
+            working: Arc::clone(&working),
+        };
+        tokio::task::spawn_local(live(life, receiver));
+        Self { commands, ahead, working }
+    }
+
+    /// Whether its process of this identity works.
+    pub(super) fn works_as(&self, identity: &str) -> bool {
+        !identity.is_empty() && *self.working.lock() == identity
+    }
+
+    pub(super) fn end(&self, how: End) {
+        self.working.lock().clear();
+        // It cannot be gone: it lives as long as the story.
+        let _ = self.commands.send(how);
+    }
+
+    /// Its machine's wall clock steps.
+    pub(super) fn step_clock(&self, ahead: SignedDuration) {
+        let ahead = i64::try_from(ahead.as_millis()).unwrap_or_default();
+        self.ahead.store(ahead, Ordering::Relaxed);
+    }
+}
+
+/// What a replica's processes have in common.
+struct Life {
+    cluster: Embedded,
+    index: u64,
+    broken: Broken,
+    ahead: Arc<AtomicI64>,
+    working: Arc<Mutex<String>>,
+}
+
+async fn live(life: Life, mut commands: mpsc::UnboundedReceiver<End>) {
+    let Life { cluster, index, broken, ahead, working } = life;
+    for generation in 0_u64.. {
+        let identity = format!("r{index}-{generation}");
+        let alive = Arc::new(AtomicBool::new(true));
+        let begun = async {
+            loop {
+                match prepare(&cluster, &identity, &alive, &ahead, broken).await {
+                    Some(prepared) => break prepared,
+                    None => sleep(RESTART).await,
+                }
+            }
+        };
+        let down = tokio::select! {
+            biased;
+            command = commands.recv() => {
+                alive.store(false, Ordering::Relaxed);
+                let Some(End::Stop(down) | End::Kill(down)) = command else { return };
+                down
+            }
+            prepared = begun => {
+                working.lock().clone_from(&identity);
+                let readiness = Readiness::default();
+                let mut engine = prepared.begin((readiness.gate("nodes"), readiness.gate("pods")));
+                tokio::select! {
+                    biased;
+                    command = commands.recv() => match command {
+                        Some(End::Stop(down)) => {
+                            // If the lease is lost meanwhile it says so, and has ended all the same.
+                            let _ = engine.stop().await;
+                            alive.store(false, Ordering::Relaxed);
+                            down
+                        }
+                        Some(End::Kill(down)) => {
+                            alive.store(false, Ordering::Relaxed);
+                            engine.abort();
+                            down
+                        }
+                        None => return,
+                    },
+                    _ = engine.failed() => {
+                        working.lock().clear();
+                        // Its last words take a while; it must not write meanwhile.
+                        sleep(LAST_WORDS).await;
+                        alive.store(false, Ordering::Relaxed);
+                        engine.abort();
+                        RESTART
+                    }
+                }
+            }
+        };
+        working.lock().clear();
+        sleep(down).await;
+    }
+}
+
+async fn prepare(
+    cluster: &Embedded,
+    identity: &str,
+    alive: &Arc<AtomicBool>,
+    ahead: &Arc<AtomicI64>,
+    broken: Broken,
+) -> Option<Prepared> {
+    let clock = cluster.store().clock().clone();
+    let way = {
+        let (identity, alive, clock) = (identity.to_owned(), Arc::clone(alive), clock.clone());
+        move |request| {
+            alive.load(Ordering::Relaxed).then(|| sent(request, &identity, &clock, broken))
+        }
+    };
+    let client = cluster.client_through(way);
+    let config = Config {
+        kubeconfig: None,
+        context: None,
+        listen: ([127, 0, 0, 1], 0).into(),
+        compat: if broken == Broken::CountsFromObservation {
+            Compat::Upstream
+        } else {
+            Compat::None
+        },
+        election: (broken != Broken::DoesNotElect).then(|| "kube-system".to_owned()),
+        instance: identity.to_owned(),
+        policies: Vec::new(),
+    };
+    let wall = {
+        let (clock, ahead) = (clock.clone(), Arc::clone(ahead));
+        move || clock.now() + SignedDuration::from_millis(ahead.load(Ordering::Relaxed))
+    };
+    let surroundings = Surroundings {
+        // A process reads its machine's clock once, and may be told a better time.
+        clock: Clock::starting_at(wall()),
+        wall: Arc::new(wall),
+        identity: identity.to_owned(),
+        // Shorter pauses would make a story of renewals.
+        times: Times { retry: LOOK, look: LOOK, ..Times::default() },
+        hands: Hands::Task,
+        seed: identity.bytes().fold(1, |sum, byte| sum * 31 + u128::from(byte)),
+        flaw: broken.flaw(),
+    };
+    let cluster = Cluster { client, server: "embedded".to_owned() };
+    Prepared::new(cluster, &config, surroundings, &Registry::new()).await.ok()
+}
+
+/// The request as it arrives: marked with who sent it and when, and spoilt as `broken` has it.
+fn sent(
+    mut request: Request<Bytes>,
+    identity: &str,
+    clock: &Clock,
+    broken: Broken,
+) -> Request<Bytes> {
+    let value = |text: &str| HeaderValue::from_str(text).unwrap();
+    let now = seconds(clock.now()).to_string();
+    let headers = request.headers_mut();
+    headers.insert(HeaderName::from_static(WHO), value(identity));
+    headers.insert(HeaderName::from_static(SENT), value(&now));
+    let path = request.uri().path().to_owned();
+    let is_pod = path.contains("/pods/");
+    match broken {
+        Broken::IgnoresUid if is_pod => edit(&mut request, |body| {
+            if let Some(body) = body.as_object_mut() {
+                body.remove("preconditions");
+            }
+            if let Some(metadata) = body.get_mut("metadata").and_then(Value::as_object_mut) {
+                metadata.remove("uid");
+            }
+        }),
+        Broken::UndoesForeign if path.contains("/nodes/") => edit(&mut request, |body| {
+            body["metadata"]["annotations"]["example.com/owner"] = Value::Null;
+        }),
+        Broken::OtherWords if is_pod => edit(&mut request, |body| {
+            if let Some(condition) = body.pointer_mut("/status/conditions/0") {
+                condition["reason"] = json!("DeletionByOstrakon");
+            }
+        }),
+        _ => {}
+    }
+    request
+}
+
+fn edit(request: &mut Request<Bytes>, change: impl FnOnce(&mut Value)) {
+    if !matches!(*request.method(), Method::PATCH | Method::DELETE) {
+        return;
+    }
+    if let Ok(mut body) = serde_json::from_slice(request.body()) {
+        change(&mut body);
+        *request.body_mut() = Bytes::from(body.to_string());
+    }
+}
