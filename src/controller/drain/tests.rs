@@ -143,9 +143,11 @@ impl Stage {
         let [nodes_listed, pods_listed] = listed.clone();
         let mut tasks = JoinSet::new();
         let nodes = ingest::Nodes { shared: Arc::clone(&shared) };
-        tasks.spawn(watch::run(api.clone(), metrics.clone(), nodes, move || nodes_listed.cancel()));
+        tasks.spawn(watch::run(api.clone(), metrics.clone(), nodes, 0, move || {
+            nodes_listed.cancel();
+        }));
         let pods = ingest::Pods { shared: Arc::clone(&shared), decoder: PodDecoder::default() };
-        tasks.spawn(watch::run(api.clone(), metrics, pods, move || pods_listed.cancel()));
+        tasks.spawn(watch::run(api.clone(), metrics, pods, 0, move || pods_listed.cancel()));
         tasks.spawn(handle(Arc::clone(&shared)));
         let queue = Arc::new(pump::Queue::default());
         for shard in 0..SHARDS {
@@ -359,18 +361,20 @@ impl Stage {
     }
 
     /// A counter of the running controller, over all its labels that these are among.
-    fn counted(&self, name: &str, labels: &[&str]) -> f64 {
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // It counts by ones.
+    fn counted(&self, name: &str, labels: &[&str]) -> u64 {
         let families = self.process().registry.gather();
-        let Some(family) = families.iter().find(|family| family.name() == name) else { return 0.0 };
+        let Some(family) = families.iter().find(|family| family.name() == name) else { return 0 };
         let metrics = family.get_metric().iter().filter(|metric| {
-            let values: Vec<_> = metric.get_label().iter().map(|pair| pair.value()).collect();
+            let values: Vec<_> =
+                metric.get_label().iter().map(prometheus::proto::LabelPair::value).collect();
             labels.iter().all(|label| values.contains(label))
         });
-        metrics.map(|metric| metric.get_counter().get_value()).sum()
+        metrics.map(|metric| metric.get_counter().get_value() as u64).sum()
     }
 
     /// Requests of the running controller.
-    fn requests(&self, verb: &str, resource: &str) -> f64 {
+    fn requests(&self, verb: &str, resource: &str) -> u64 {
         self.counted("ostrakon_api_requests_total", &[verb, resource])
     }
 }

@@ -99,7 +99,7 @@ async fn a_pod_that_is_going_already_is_awaited_and_not_evicted() {
     stage.bad_node("n1");
     minutes(2).await;
     assert_eq!(stage.phase("n1"), Some(DrainPhase::Draining));
-    assert_eq!(stage.requests("create", "pods/eviction"), 0.0);
+    assert_eq!(stage.requests("create", "pods/eviction"), 0);
 }
 
 #[tokio::test(start_paused = true)]

@@ -65,7 +65,7 @@ async fn a_node_that_vanishes_during_its_drain_is_drained_with_a_cause_of_its_ow
     stage.delete_node("n1");
     minutes(5).await;
     assert_eq!((stage.told("Drained node"), stage.told("Draining failed")), (1, 0));
-    assert_eq!(stage.counted("ostrakon_drains_ended_total", &["node_deleted"]), 1.0);
+    assert_eq!(stage.counted("ostrakon_drains_ended_total", &["node_deleted"]), 1);
     stage.let_go(1);
     minutes(5).await;
     assert!(stage.gone().is_empty(), "nobody wants it gone any more");
