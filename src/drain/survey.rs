@@ -150,15 +150,7 @@ mod tests {
     use crate::model::{Amount, Demand, Existence, LocalVolumeKind};
 
     fn rules() -> PodRules {
-        PodRules {
-            evict_daemonset: false,
-            evict_statefulset: false,
-            evict_local_storage: false,
-            evict_unreplicated: false,
-            left_controllers: Vec::new(),
-            protections: Vec::new(),
-            honour_safe_to_evict: true,
-        }
+        PodRules::default()
     }
 
     fn of(pods: impl IntoIterator<Item = Resident>, budgets: &[Budget]) -> Survey {
