@@ -42,6 +42,10 @@ impl Handler for Decider {
         let Some(mut facts) = shared.view.node(name) else {
             timers.disarm(&TimerKey::Node(name.clone()));
             shared.cancel_orders(name);
+            if let Some(drains) = &shared.drains {
+                // It has something to forget.
+                drains.due.arm(name.clone(), Instant::now(), ());
+            }
             return;
         };
         if anchor::gap_deadline(&facts.anchors).is_some() {

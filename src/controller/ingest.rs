@@ -138,7 +138,7 @@ pub(super) fn drop_node(shared: &Shared, name: &NodeName, uid: Uid) {
         shared.node_changed(name.clone());
     }
     if let (Some(drains), Some((node, _))) = (&shared.drains, before) {
-        drains.gone(&node);
+        drains.gone(&node, shared.leads());
         shared.node_changed(name.clone());
     }
 }

@@ -167,6 +167,7 @@ impl Shared {
             let key = TimerKey::Drained(pod.uid);
             let work = Work::Drain { pod: pod.clone(), order: Arc::clone(order) };
             if timers.get(&key).is_some_and(|scheduled| scheduled.value == work) {
+                self.orders.enter(pod, order);
                 continue;
             }
             // What the order before waits for does not hold for this one.
@@ -185,6 +186,9 @@ impl Shared {
 
     /// Drops all orders of a node.
     pub(super) fn cancel_orders(&self, node: &NodeName) {
+        if self.orders.is_empty() {
+            return;
+        }
         for ordered in self.orders.on(node) {
             self.cancel_order(node, ordered.pod.uid);
         }

@@ -121,9 +121,19 @@ impl Work {
         tokio::select! {
             biased;
             worked = hands.work(&shared, &decider, &stop) => worked?,
-            Some(task) = tasks.join_next(), if !stop.is_cancelled() => return Err(ended(task)),
+            failed = ended_early(&mut tasks, &stop) => return Err(failed),
         }
         while tasks.join_next().await.is_some() {}
         Ok(())
     }
+}
+
+/// Completes only if a task ends before `stop`: from then on each of them is to.
+async fn ended_early(tasks: &mut JoinSet<()>, stop: &CancellationToken) -> Failed {
+    while let Some(task) = tasks.join_next().await {
+        if task.is_err() || !stop.is_cancelled() {
+            return ended(task);
+        }
+    }
+    std::future::pending().await
 }

@@ -9,10 +9,13 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::condition::{ConditionRule, Holding};
 use super::ledger::after;
 use super::{Claim, Cordon, DrainPhase, Policy, Record};
 use crate::model::{Autoscaler, ConditionStatus, Node, Upkeep};
+
+mod standing;
+
+use standing::{Badness, Clearing};
 
 /// What is to be done about a node.
 #[derive(Clone, Debug, PartialEq)]
@@ -216,16 +219,47 @@ fn go_on(
     if let Some(step) = keep_vanished(&record, &clearing, now) {
         return step;
     }
-    if record.phase == DrainPhase::Released {
-        return released(&record, upkeep, bad, &clearing, now);
+    if record.autoscaler && upkeep.unschedulable {
+        // It changed its mind without touching the cordon. An uncordon from now on is a person's.
+        return Step::Act(Act::Write(Change::note(Record { autoscaler: false, ..record })));
     }
-    if let Some(mark) = mark(&record, upkeep) {
-        return Step::Act(mark);
+    let look_again = bad.look_again;
+    let step = if record.phase == DrainPhase::Released {
+        released(&record, upkeep, bad, &clearing, now)
+    } else {
+        bears(node, upkeep, record, policies, &bad, &clearing, now)
+    };
+    // A condition may become old enough, or stale, without any event.
+    match (step, look_again) {
+        (Step::Rest, Some(at)) => Step::Wait(at),
+        (Step::Wait(known), Some(at)) => Step::Wait(known.min(at)),
+        (step, _) => step,
     }
+}
+
+/// A node whose cordon or drain goes on, or ends.
+fn bears(
+    node: &Node,
+    upkeep: &Upkeep,
+    record: Record,
+    policies: &[Policy],
+    bad: &Badness,
+    clearing: &Clearing,
+    now: Timestamp,
+) -> Step {
+    let mark = mark(&record, upkeep).map(Step::Act);
     if bad.claims.is_empty() {
-        return not_bad(node, record, policies, &clearing, now);
+        // What takes something back does not wait for a decoration.
+        return match (not_bad(node, upkeep, record, policies, clearing, now), mark) {
+            (Step::Act(Act::Write(change)), _) => Step::Act(Act::Write(change)),
+            (_, Some(mark)) => mark,
+            (step, None) => step,
+        };
     }
-    let claims = bad.joined(&record, &clearing);
+    if let Some(mark) = mark {
+        return mark;
+    }
+    let claims = bad.joined(&record, clearing);
     if claims != record.claims {
         return Step::Act(Act::Write(Change::note(Record { claims, ..record })));
     }
@@ -254,7 +288,6 @@ fn uncordoned_by_others(record: Record, bad: &Badness) -> Step {
             }
         }
     } else {
-        let was_planned = matches!(record.phase, DrainPhase::Scheduled | DrainPhase::Draining);
         let record = Record {
             phase: DrainPhase::Released,
             cordon: Cordon::Lifted,
@@ -262,11 +295,7 @@ fn uncordoned_by_others(record: Record, bad: &Badness) -> Step {
             why: Some(Arc::from(called_off::UNCORDONED)),
             ..record
         };
-        let news = if was_planned {
-            News::CalledOff(called_off::UNCORDONED)
-        } else {
-            News::Held(Arc::from(called_off::UNCORDONED))
-        };
+        let news = News::CalledOff(called_off::UNCORDONED);
         Change { record: Some(record), unschedulable: None, retry_taken: false, news }
     }))
 }
@@ -290,9 +319,15 @@ fn released(
     clearing: &Clearing,
     now: Timestamp,
 ) -> Step {
-    let is_new = |condition: &Arc<str>| {
-        !record.claims.iter().any(|claim| claim.conditions.contains(condition))
+    // Another minimum age makes no other condition of it.
+    let subject = |condition: &Arc<str>| -> Arc<str> {
+        condition
+            .rsplit_once(',')
+            .map_or_else(|| Arc::clone(condition), |(subject, _)| subject.into())
     };
+    let known: Vec<Arc<str>> =
+        record.claims.iter().flat_map(|claim| &claim.conditions).map(subject).collect();
+    let is_new = |condition: &Arc<str>| !known.contains(&subject(condition));
     let news = bad.claims.iter().flat_map(|claim| &claim.conditions).any(is_new);
     if let Some(mark) = mark(record, upkeep) {
         Step::Act(mark)
@@ -323,13 +358,16 @@ fn mark(record: &Record, upkeep: &Upkeep) -> Option<Act> {
 /// lasted.
 fn not_bad(
     node: &Node,
+    upkeep: &Upkeep,
     record: Record,
     policies: &[Policy],
     clearing: &Clearing,
     now: Timestamp,
 ) -> Step {
     let goes_on = record.phase == DrainPhase::Draining
-        && settings(&record, policies).is_some_and(|policy| !policy.stop_when_clear);
+        && settings(&record, policies).is_some_and(|policy| {
+            policy.drain && !policy.stop_when_clear && policy.selects(&upkeep.labels)
+        });
     if goes_on {
         return draining(node, record, now);
     }
@@ -401,6 +439,10 @@ fn still_bad(
                 (None, _) => Step::Act(Act::Schedule(record)),
             }
         }
+        DrainPhase::Scheduled | DrainPhase::Draining if !policy.drain => {
+            call_off(record, called_off::CORDON_ONLY)
+        }
+        DrainPhase::Failed if !policy.drain => Step::Rest,
         DrainPhase::Scheduled if is_dead => call_off(record, called_off::UNREACHABLE),
         DrainPhase::Scheduled => {
             let scheduled = record.scheduled.unwrap_or(now);
@@ -442,137 +484,8 @@ fn draining(node: &Node, record: Record, now: Timestamp) -> Step {
         return call_off(record, called_off::UNREACHABLE);
     }
     match record.deadline {
-        Some(deadline) if deadline <= now => Step::Act(Act::Expire(record)),
-        _ => Step::Act(Act::Conduct(record)),
-    }
-}
-
-/// Which policies find the node bad.
-#[derive(Debug)]
-struct Badness {
-    claims: Vec<Claim>,
-    /// When some condition may stand otherwise, without any event.
-    look_again: Option<Timestamp>,
-}
-
-impl Badness {
-    fn of(upkeep: &Upkeep, policies: &[Policy], now: Timestamp) -> Self {
-        let mut badness = Self { claims: Vec::new(), look_again: None };
-        for policy in policies.iter().filter(|policy| policy.selects(&upkeep.labels)) {
-            let conditions: Vec<Arc<str>> =
-                policy.bad(upkeep, now).map(|rule| Arc::from(rule.to_string())).collect();
-            let look_again = policy.looks_again_at(upkeep, now);
-            badness.look_again = [badness.look_again, look_again].into_iter().flatten().min();
-            if !conditions.is_empty() {
-                badness.claims.push(Claim { policy: Arc::clone(&policy.name), conditions });
-            }
-        }
-        badness
-    }
-
-    /// Those, and what is recorded and has not cleared.
-    fn joined(&self, record: &Record, clearing: &Clearing) -> Vec<Claim> {
-        let mut claims = self.claims.clone();
-        for old in &clearing.remaining {
-            match claims.iter_mut().find(|claim| claim.policy == old.policy) {
-                Some(claim) => {
-                    for condition in &old.conditions {
-                        if !claim.conditions.contains(condition) {
-                            claim.conditions.push(Arc::clone(condition));
-                        }
-                    }
-                }
-                None => claims.push(old.clone()),
-            }
-        }
-        // The same set in another order is no news.
-        let is_same = claims.len() == record.claims.len()
-            && claims.iter().all(|claim| {
-                record.claims.iter().any(|old| {
-                    old.policy == claim.policy
-                        && old.conditions.len() == claim.conditions.len()
-                        && old.conditions.iter().all(|c| claim.conditions.contains(c))
-                })
-            })
-            && claims.first().map(|o| &o.policy) == record.claims.first().map(|o| &o.policy);
-        if is_same { record.claims.clone() } else { claims }
-    }
-}
-
-/// What has become of the conditions that a node was cordoned for.
-#[derive(Debug)]
-struct Clearing {
-    /// When all of them have been good for long enough; `None` while one is not good.
-    clear_at: Option<Timestamp>,
-    /// One of them is not reported at all.
-    some_absent: bool,
-    /// One of them, of a policy that still selects the node, is not to be trusted.
-    some_stale: bool,
-    /// Owners that have not cleared, with the conditions that have not.
-    remaining: Vec<Claim>,
-}
-
-impl Clearing {
-    fn of(record: &Record, upkeep: &Upkeep, policies: &[Policy], now: Timestamp) -> Self {
-        let mut clearing = Self {
-            clear_at: Some(Timestamp::MIN),
-            some_absent: false,
-            some_stale: false,
-            remaining: Vec::new(),
-        };
-        for claim in &record.claims {
-            let policy = policies.iter().find(|policy| policy.name == claim.policy);
-            let mut conditions = Vec::new();
-            for condition in &claim.conditions {
-                let at = clearing.one(condition, policy, record, upkeep, now);
-                clearing.clear_at = match (clearing.clear_at, at) {
-                    (Some(known), Some(at)) => Some(known.max(at)),
-                    _ => None,
-                };
-                if at.is_none_or(|at| at > now) {
-                    conditions.push(Arc::clone(condition));
-                }
-            }
-            if !conditions.is_empty() {
-                let policy = Arc::clone(&claim.policy);
-                clearing.remaining.push(Claim { policy, conditions });
-            }
-        }
-        clearing
-    }
-
-    /// When one recorded condition has been good for long enough; `None` while it is not good.
-    fn one(
-        &mut self,
-        condition: &str,
-        policy: Option<&Policy>,
-        record: &Record,
-        upkeep: &Upkeep,
-        now: Timestamp,
-    ) -> Option<Timestamp> {
-        let configured = policy
-            .and_then(|policy| policy.conditions.iter().find(|rule| rule.to_string() == condition));
-        let mut rule = match configured {
-            Some(rule) => rule.clone(),
-            // The policy has changed: what is written down decides. Nobody can wait for what makes
-            // no sense.
-            None => match ConditionRule::parse(condition) {
-                Ok(rule) => rule,
-                Err(_) => return Some(Timestamp::MIN),
-            },
-        };
-        if record.phase == DrainPhase::Released {
-            // A person has decided. What is good again may be bad again.
-            rule.clear_after.get_or_insert(ConditionRule::CLEAR_AFTER);
-        }
-        let holding = rule.judge(upkeep, now);
-        if holding == Holding::Absent {
-            self.some_absent = true;
-            return Some(after(record.vanished?, rule.clear_after?));
-        }
-        let is_asked = policy.is_some_and(|policy| policy.selects(&upkeep.labels));
-        self.some_stale |= is_asked && configured.is_some() && holding == Holding::Stale;
-        rule.over_from(holding)
+        Some(deadline) if deadline > now => Step::Act(Act::Conduct(record)),
+        _ => Step::Act(Act::Expire(record)),
     }
 }
 

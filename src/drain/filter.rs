@@ -40,6 +40,8 @@ pub enum Why {
     Mirror,
     /// Its controller is of a kind that is left.
     Controller(Owner),
+    /// It came to the node while that was being drained.
+    CameLater,
     /// It has an `emptyDir` volume of this name.
     LocalStorage(Arc<str>),
     /// No controller would create it anew.
@@ -189,7 +191,7 @@ fn left_controller<'a>(pod: &'a Resident, rules: &PodRules) -> Option<&'a Owner>
     left.then_some(owner)
 }
 
-fn is_daemon_set(owner: &Owner) -> bool {
+pub(super) fn is_daemon_set(owner: &Owner) -> bool {
     is_own(owner, "DaemonSet")
 }
 
@@ -211,6 +213,9 @@ impl fmt::Display for Why {
             Self::Mirror => f.write_str("it is a mirror pod, which only the kubelet can stop"),
             Self::Controller(owner) => {
                 write!(f, "it belongs to {owner}, a kind whose pods the policy leaves")
+            }
+            Self::CameLater => {
+                f.write_str("it came after the drain had begun, so that it bears the cordon")
             }
             Self::LocalStorage(volume) => {
                 write!(f, "its emptyDir volume {volume} would be lost")

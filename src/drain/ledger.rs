@@ -11,7 +11,7 @@ use std::time::Duration;
 use ahash::AHashMap;
 use jiff::Timestamp;
 
-use super::{Cap, CapScope, Limit, Policy, Record};
+use super::{Cap, CapScope, DrainPhase, Limit, Policy, Record};
 use crate::model::{Autoscaler, NodeName, Upkeep};
 
 /// For how long a grant counts that the nodes do not show: the write failed without an answer, or
@@ -27,10 +27,12 @@ pub struct Ledger {
     keys: Vec<Arc<str>>,
     granted: AHashMap<NodeName, Timestamp>,
     waiting: BTreeSet<Waiting>,
-    /// The latest beginning of a drain, by policy.
-    latest: AHashMap<Arc<str>, Timestamp>,
-    /// The beginning that a node was promised, by node.
-    slots: AHashMap<NodeName, Timestamp>,
+    /// The place of each node that waits, and the scope in which it was refused last.
+    places: AHashMap<NodeName, (Waiting, Option<Scope>)>,
+    /// When the latest drain of a policy began.
+    begun: AHashMap<Arc<str>, Timestamp>,
+    /// When the drain of a node is to begin, and by which policy.
+    slots: AHashMap<NodeName, (Arc<str>, Timestamp)>,
 }
 
 /// A set of nodes among which a cap counts.
@@ -85,16 +87,10 @@ impl Ledger {
 
     /// Takes in a version of a node.
     pub fn see(&mut self, name: &NodeName, upkeep: &Upkeep) {
-        if let Some(record) = upkeep.record.as_deref().and_then(|text| Record::parse(text).ok())
-            && let Some(began) = record.scheduled
-            // Drains that failed are not spaced: they must not hold up the others.
-            && record.failures == 0
-        {
-            let latest = self.latest.entry(Arc::from(record.policy())).or_insert(began);
-            *latest = began.max(*latest);
-        }
+        self.plan(name, upkeep.record.as_deref().and_then(|text| Record::parse(text).ok()));
         if upkeep.unschedulable {
             self.granted.remove(name);
+            self.withdraw(name);
         }
         let scopes = std::iter::once(None).chain(
             self.keys
@@ -132,13 +128,17 @@ impl Ledger {
     ) -> Result<(), Capped> {
         self.expire(now);
         if self.nodes.get(name).is_some_and(|entry| entry.out) {
+            self.withdraw(name);
             return Ok(());
         }
         let place = self.wait(name, autoscaler, now);
         for cap in caps {
-            self.room(&place, cap)?;
+            if let Err((scope, capped)) = self.room(&place, cap) {
+                self.places.insert(name.clone(), (place, Some(scope)));
+                return Err(capped);
+            }
         }
-        self.waiting.remove(&place);
+        self.withdraw(name);
         self.granted.insert(name.clone(), now);
         self.count(name, true);
         Ok(())
@@ -153,28 +153,70 @@ impl Ledger {
 
     /// The node does not wait for a cap any more.
     pub fn withdraw(&mut self, name: &NodeName) {
-        self.waiting.retain(|waiting| waiting.node != *name);
+        if let Some((place, _)) = self.places.remove(name) {
+            self.waiting.remove(&place);
+        }
     }
 
-    /// When the drain of this node begins: after its notice, and so long after the latest other one
-    /// of the policy. Asked again for the same node, the answer stays.
+    /// When the drain of this node is to begin: after its notice, so long after the latest other one
+    /// of the policy, and in a window. Asked again for the same node, the answer stays.
     pub fn slot(&mut self, name: &NodeName, policy: &Policy, now: Timestamp) -> Timestamp {
-        if let Some(slot) = self.slots.get(name).filter(|slot| **slot > now) {
+        if let Some((_, slot)) = self.slots.get(name).filter(|(_, slot)| *slot > now) {
             return *slot;
         }
+        self.slots.remove(name);
+        let others = self.slots.values().filter(|(of, _)| *of == policy.name).map(|(_, at)| *at);
+        let latest = others.chain(self.begun.get(&policy.name).copied()).max();
         let earliest = after(now, policy.pace.notice);
-        let slot = match self.latest.get(&policy.name) {
-            Some(latest) => earliest.max(after(*latest, policy.pace.spacing)),
-            None => earliest,
-        };
-        self.latest.insert(Arc::clone(&policy.name), slot);
-        self.slots.insert(name.clone(), slot);
+        let spaced = latest.map(|latest| after(latest, policy.pace.spacing));
+        let slot = spaced.map_or(earliest, |spaced| spaced.max(earliest));
+        let slot = policy.next_opening(slot).unwrap_or(slot);
+        self.slots.insert(name.clone(), (Arc::clone(&policy.name), slot));
         slot
     }
 
-    /// The promised beginning was made use of, or given up.
-    pub fn used_slot(&mut self, name: &NodeName) {
+    /// The drain of this node begins now, unless another one of the policy began too recently: then
+    /// it is to begin at the moment that is returned. So it is where many were due while no drain
+    /// could begin.
+    ///
+    /// # Errors
+    /// Another moment.
+    pub fn begin(
+        &mut self,
+        name: &NodeName,
+        policy: &Policy,
+        now: Timestamp,
+    ) -> Result<(), Timestamp> {
+        let begun = self.begun.get(&policy.name);
+        if begun.is_some_and(|begun| after(*begun, policy.pace.spacing) > now) {
+            self.slots.remove(name);
+            return Err(self.slot(name, policy, now));
+        }
+        self.begun.insert(Arc::clone(&policy.name), now);
         self.slots.remove(name);
+        Ok(())
+    }
+
+    /// Takes in what a node's record says of beginnings. Drains that failed are not spaced: they must
+    /// not hold up the others.
+    fn plan(&mut self, name: &NodeName, record: Option<Record>) {
+        let Some(record) = record.filter(|record| record.failures == 0) else {
+            self.slots.remove(name);
+            return;
+        };
+        let policy: Arc<str> = Arc::from(record.policy());
+        if let Some(started) = record.started {
+            let begun = self.begun.entry(Arc::clone(&policy)).or_insert(started);
+            *begun = started.max(*begun);
+        }
+        match record.scheduled {
+            Some(at) if record.phase == DrainPhase::Scheduled => {
+                self.slots.insert(name.clone(), (policy, at));
+            }
+            _ => {
+                self.slots.remove(name);
+            }
+        }
     }
 
     /// How many nodes wait for a cap.
@@ -189,18 +231,18 @@ impl Ledger {
 
     fn wait(&mut self, name: &NodeName, autoscaler: Autoscaler, now: Timestamp) -> Waiting {
         let rank = u8::from(autoscaler != Autoscaler::Candidate);
-        let known = self.waiting.iter().find(|waiting| waiting.node == *name).cloned();
-        let since = known.as_ref().map_or(now, |known| known.since);
+        let known = self.places.get(name);
+        let since = known.map_or(now, |(known, _)| known.since);
+        let refused = known.and_then(|(_, refused)| refused.clone());
         let place = Waiting { rank, since, node: name.clone() };
-        if let Some(known) = known {
-            self.waiting.remove(&known);
-        }
+        self.withdraw(name);
         self.waiting.insert(place.clone());
+        self.places.insert(name.clone(), (place.clone(), refused));
         place
     }
 
     /// Whether a cap has room for the node at this place.
-    fn room(&self, place: &Waiting, cap: &Cap) -> Result<(), Capped> {
+    fn room(&self, place: &Waiting, cap: &Cap) -> Result<(), (Scope, Capped)> {
         let Some(entry) = self.nodes.get(&place.node) else {
             return Ok(());
         };
@@ -217,20 +259,23 @@ impl Ledger {
             Limit::Count(most) => most,
             Limit::Percent(part) => (total * u32::from(part) / 100).max(1),
         };
+        // Who waits for something else is not in the way.
         let is_ahead = |waiting: &&Waiting| {
-            self.nodes.get(&waiting.node).is_some_and(|entry| entry.scopes.contains(scope))
+            self.places
+                .get(&waiting.node)
+                .is_some_and(|(_, refused)| refused.as_ref() == Some(scope))
         };
         let free = most.saturating_sub(out) as usize;
         let ahead = self.waiting.range(..place.clone()).filter(is_ahead).take(free).count();
         if ahead < free {
             return Ok(());
         }
-        let scope = match scope {
+        let among = match scope {
             None => String::new(),
             Some((key, Some(value))) => format!(" with {key}={value}"),
             Some((key, None)) => format!(" without label {key}"),
         };
-        Err(Capped { out, total, scope, most })
+        Err((scope.clone(), Capped { out, total, scope: among, most }))
     }
 
     fn expire(&mut self, now: Timestamp) {

@@ -126,6 +126,9 @@ pub struct Record {
     /// The deadline is over, and what is left is deleted without asking budgets.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub forced: bool,
+    /// It was given its time once more, since nobody was there to drain it.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub extended: bool,
     /// It was reported that the node is still there long after its drain.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub lingers: bool,
@@ -160,6 +163,7 @@ impl Record {
             vanished: None,
             autoscaler: false,
             forced: false,
+            extended: false,
             lingers: false,
         }
     }
@@ -228,6 +232,7 @@ mod tests {
             vanished: Some(at),
             autoscaler: true,
             forced: true,
+            extended: true,
             lingers: true,
             ..record
         };

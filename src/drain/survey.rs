@@ -3,10 +3,16 @@
 use std::fmt;
 use std::time::Duration;
 
+use jiff::Timestamp;
+
 use super::PodRules;
 use super::budget::{self, Obstacle};
 use super::filter::{self, Fate, OwnerUnknown, Stay, Why};
+use super::ledger::after;
 use crate::model::{Budget, Owners, Phase, PodRef, Resident};
+
+/// A scheduler that has not seen the cordon may still bind pods for so long.
+const SETTLES: Duration = Duration::from_secs(10);
 
 /// The pods of a node by what a drain does with them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -87,12 +93,33 @@ impl Survey {
     /// A budget that is used up is no reason: it may have something left later. Nor is a pod that
     /// runs until it has finished.
     pub fn hindrances(&self) -> Vec<Hindrance> {
-        let left = self.left.iter().filter(|left| left.stay == Stay::ForEver);
-        let left = left.map(|left| Hindrance::Left(left.pod.clone(), left.why.clone()));
         let lasting = self.obstacles.iter().filter(|(_, obstacle)| obstacle.is_lasting());
         let lasting = lasting.map(|(pod, o)| Hindrance::Budget(pod.clone(), o.clone()));
         let unknown = self.unknown.iter().cloned().map(Hindrance::Unknown);
-        left.chain(lasting).chain(unknown).collect()
+        self.lasting().into_iter().chain(lasting).chain(unknown).collect()
+    }
+
+    /// Leaves the pods that came to the node after its drain had begun: they bear the cordon, and so
+    /// would those that their controllers create in their place, again and again.
+    pub fn leave_later(&mut self, started: Timestamp) {
+        let came_later = |pod: &Resident| {
+            let is_daemon = pod.controller.as_ref().is_some_and(filter::is_daemon_set);
+            let settled = if is_daemon { started } else { after(started, SETTLES) };
+            pod.created.is_some_and(|created| created > settled)
+        };
+        let (later, go): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.go).into_iter().partition(came_later);
+        self.go = go;
+        for Resident { reference: pod, .. } in later {
+            self.obstacles.retain(|(other, _)| other.uid != pod.uid);
+            self.left.push(Left { pod, why: Why::CameLater, stay: Stay::Expected });
+        }
+    }
+
+    /// Why the node is not drained although no pod is to go any more: pods that must not be lost.
+    pub fn lasting(&self) -> Vec<Hindrance> {
+        let left = self.left.iter().filter(|left| left.stay == Stay::ForEver);
+        left.map(|left| Hindrance::Left(left.pod.clone(), left.why.clone())).collect()
     }
 
     /// Whether nothing is left to do: no pod is to go or is going, none has to finish first, and of
@@ -119,19 +146,11 @@ impl Survey {
 mod tests {
     use super::*;
     use crate::drain::budget::tests::budget;
-    use crate::model::build::{owner, resident};
+    use crate::model::build::{at, owner, resident};
     use crate::model::{Amount, Demand, Existence, LocalVolumeKind};
 
     fn rules() -> PodRules {
-        PodRules {
-            evict_daemonset: false,
-            evict_statefulset: false,
-            evict_local_storage: false,
-            evict_unreplicated: false,
-            left_controllers: Vec::new(),
-            protections: Vec::new(),
-            honour_safe_to_evict: true,
-        }
+        PodRules::default()
     }
 
     fn of(pods: impl IntoIterator<Item = Resident>, budgets: &[Budget]) -> Survey {
@@ -228,5 +247,30 @@ mod tests {
         };
         let pods = [with("a", 20), with("b", 90).going_until(5), with("c", 999).finished()];
         assert_eq!(of(pods, &[]).longest_grace(), Duration::from_secs(90));
+    }
+
+    #[test]
+    fn pods_that_came_after_the_drain_had_begun_are_left() {
+        let begun = at(100);
+        let created = |name: &str, seconds| Resident { created: Some(at(seconds)), ..web(name) };
+        let daemon = |name: &str, seconds| {
+            let owner = owner("apps/v1", "DaemonSet", "agent");
+            Resident { created: Some(at(seconds)), ..web(name).owned_by(owner) }
+        };
+        let rules = PodRules { evict_daemonset: true, ..rules() };
+        let pods = [
+            created("old", 0),
+            created("raced", 105),
+            created("late", 111),
+            daemon("agent-old", 99),
+            daemon("agent-late", 101),
+        ];
+        let mut survey = survey(pods, &rules, &Owners::default(), &[]);
+        survey.leave_later(begun);
+        let names: Vec<_> = survey.go.iter().map(|pod| &*pod.reference.name).collect();
+        assert_eq!(names, ["old", "raced", "agent-old"]);
+        assert!(survey.left.iter().all(|left| left.why == Why::CameLater));
+        survey.go.clear();
+        assert!(survey.is_drained() && survey.lasting().is_empty());
     }
 }

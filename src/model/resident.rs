@@ -23,6 +23,8 @@ pub struct Resident {
     pub mirror: bool,
     /// Its deletion timestamp: the moment at which its grace is over.
     pub terminating: Option<Timestamp>,
+    /// When it was created; absent where the server does not say.
+    pub created: Option<Timestamp>,
     /// It is Ready.
     pub ready: bool,
     /// Its labels: what budgets select by.

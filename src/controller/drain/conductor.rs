@@ -1,17 +1,20 @@
 //! One step after the other for each node about which something is to be done.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
 use ahash::{AHashMap, RandomState};
 use dashmap::DashMap;
+use futures::FutureExt;
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
-use tokio::sync::Semaphore;
+use tokio::sync::{OnceCell, Semaphore};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tracing::{debug, warn};
+use tracing::{debug, error, warn};
 
 use super::{Drains, evicts};
 use crate::backoff::Backoff;
@@ -22,7 +25,7 @@ use crate::drain::{
     Survey, Undrainable, owners_needed, survey, turn,
 };
 use crate::evict::Order;
-use crate::model::{Budget, ConditionStatus, Node, NodeName, Resident};
+use crate::model::{Budget, ConditionStatus, Node, NodeName, PodRef, Resident};
 use crate::pipeline::Outcome;
 
 /// Nodes that are worked on at the same time. Each holds a connection or two.
@@ -37,6 +40,10 @@ const UNTIL_DRAINABLE: Backoff =
 /// Pause between failed tries of a step.
 const BACKOFF: Backoff =
     Backoff { first: Duration::from_millis(250), most: Duration::from_secs(30) };
+/// Pause after a step that panicked.
+const AFTER_PANIC: Duration = Duration::from_secs(10);
+/// The pods of a node that is drained are listed this often at the most.
+const LIST_EVERY: Duration = Duration::from_secs(1);
 /// Budgets are read once for so long: many nodes are looked at at the same time.
 const BUDGETS_LAST: Duration = Duration::from_secs(1);
 /// What was found of a node's pods is used again for so long if the node has changed meanwhile.
@@ -48,7 +55,7 @@ pub(in crate::controller) struct Conductor {
     drains: Arc<Drains>,
     api: Api,
     owners: Arc<OwnerLookup>,
-    budgets: Arc<tokio::sync::Mutex<Option<ReadBudgets>>>,
+    budgets: Arc<Mutex<Option<AskedBudgets>>>,
     /// What was found of a node's pods, by node, while its steps meet conflicts. A write then follows
     /// its read at once: otherwise a node that others write to all the time is never cordoned.
     surveys: Arc<DashMap<NodeName, Surveyed, RandomState>>,
@@ -56,14 +63,20 @@ pub(in crate::controller) struct Conductor {
     troubles: Arc<DashMap<NodeName, Troubles, RandomState>>,
 }
 
-/// The budgets of all namespaces, and when the request for them began.
-type ReadBudgets = (Instant, Arc<[Budget]>);
+/// When the budgets of all namespaces were asked for, and the answer.
+type AskedBudgets = (Instant, Arc<OnceCell<Result<Arc<[Budget]>, RequestError>>>);
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Troubles {
     failures: u32,
+    /// How often it could not be drained, and why it could not the last time.
     hindered: u32,
+    why: Option<Arc<str>>,
     capped: bool,
+    /// The drain that this process is at, and since when.
+    conducted: Option<(Arc<str>, Instant)>,
+    /// When its pods were listed last while it was drained.
+    listed: Option<Instant>,
 }
 
 /// What was found of a node's pods.
@@ -110,7 +123,11 @@ pub(in crate::controller) async fn run(
         let Ok(slot) = slot else { return };
         let conductor = conductor.clone();
         tasks.spawn(async move {
-            let outcome = conductor.advance(&fired.key).await;
+            let advance = AssertUnwindSafe(conductor.advance(&fired.key));
+            let outcome = advance.catch_unwind().await.unwrap_or_else(|_| {
+                error!(node = %fired.key, "a step of the node's drain panicked; it will be tried again");
+                again(AFTER_PANIC)
+            });
             conductor.drains.due.complete(&fired.key, fired.token, outcome);
             drop(slot);
         });
@@ -186,6 +203,7 @@ impl Conductor {
                 // A grant that was made use of counts until the watch shows it.
                 if !is_unschedulable(&stored.node) {
                     self.drains.ledger.lock().give_back(name);
+                    self.troubles.remove(name);
                 }
                 return Ok(Went::Done);
             };
@@ -207,8 +225,9 @@ impl Conductor {
                     }
                 }
                 Err(error) => {
-                    // Without an answer it may be cordoned by now.
-                    if matches!(error, RequestError::Status(_)) {
+                    // Only a refusal for good says that it is not cordoned by now; else the grant is
+                    // used by the next try, or runs out.
+                    if is_refused(&error) && !is_unschedulable(&stored.node) {
                         self.drains.ledger.lock().give_back(name);
                     }
                     self.drains.reporter.step_failed(&stored.node, what, &error.to_string());
@@ -348,6 +367,14 @@ impl Conductor {
         }
         let now = whole(self.shared.clock.now());
         let is_retry = record.phase == DrainPhase::Failed;
+        if !is_retry {
+            let begun = self.drains.ledger.lock().begin(&node.name, policy, now);
+            if let Err(later) = begun {
+                let scheduled = Some(whole_up(later));
+                let record = Record { scheduled, ..record };
+                return self.write(stored, Change::note(record)).await;
+            }
+        }
         let record = Record {
             phase: DrainPhase::Draining,
             scheduled: record.scheduled.filter(|_| !is_retry).or(Some(now)),
@@ -356,10 +383,10 @@ impl Conductor {
             ended: None,
             next: None,
             why: None,
+            extended: false,
             ..record
         };
-        self.drains.ledger.lock().used_slot(&node.name);
-        self.trouble(&node.name, |troubles| troubles.hindered = 0);
+        self.trouble(&node.name, |troubles| (troubles.hindered, troubles.why) = (0, None));
         let change = Change { news: News::Started, retry_taken: true, ..Change::note(record) };
         self.write(stored, change).await
     }
@@ -368,9 +395,35 @@ impl Conductor {
     async fn conduct(&self, stored: &StoredNode, record: &Record) -> Result<Went, RequestError> {
         let node = &stored.node;
         let Some(policy) = self.drains.policy(record.policy()) else { return Ok(Went::Done) };
-        let survey = self.survey(node, policy).await?;
+        let (Some(started), Some(deadline)) = (record.started, record.deadline) else {
+            return Ok(Went::Done);
+        };
+        self.trouble(&node.name, |troubles| {
+            let is_known = |(session, _): &(Arc<str>, Instant)| *session == record.session;
+            if !troubles.conducted.as_ref().is_some_and(is_known) {
+                troubles.conducted = Some((Arc::clone(&record.session), Instant::now()));
+            }
+        });
+        if let Some(pause) = self.too_soon(&node.name) {
+            return Ok(Went::Later(pause));
+        }
+        // The evictor hears from the API server itself what the budgets allow.
+        let pods = self.api.list_pods_on(&node.name).await?;
+        let mut survey = self.sorted(pods, policy, &[]).await;
+        survey.leave_later(started);
         let now = self.shared.clock.now();
+        for ordered in self.shared.orders.on(&node.name) {
+            // Somebody may have protected it since.
+            let uid = ordered.pod.uid;
+            if !survey.still_to_go().iter().any(|pod| pod.reference.uid == uid) {
+                self.shared.cancel_order(&node.name, uid);
+            }
+        }
         if survey.is_drained() {
+            let hindrances = survey.lasting();
+            if let Some(why) = in_one_line(&hindrances) {
+                return self.hold(stored, record.clone(), why, &hindrances).await;
+            }
             let record = Record {
                 phase: DrainPhase::Drained,
                 ended: Some(whole(now)),
@@ -384,9 +437,6 @@ impl Conductor {
         for unknown in &survey.unknown {
             debug!(node = %node.name, error = %unknown, "a pod of the drain cannot be judged yet");
         }
-        let (Some(started), Some(deadline)) = (record.started, record.deadline) else {
-            return Ok(Went::Done);
-        };
         let present: Vec<_> = survey.go.iter().chain(&survey.going).collect();
         let turn = turn(&present, &policy.groups, started, deadline, now);
         let order = |grace: Option<i64>| {
@@ -402,9 +452,12 @@ impl Conductor {
         let capped = |pod: &Resident| policy.max_grace.filter(|most| pod.grace > *most);
         let graces: AHashMap<_, _> =
             survey.go.iter().map(|pod| (pod.reference.uid, capped(pod))).collect();
+        // One that the view does not know yet could not be followed. It is there at the next look.
+        let is_known = |pod: &PodRef| self.shared.view.pod(&pod.node, pod.uid).is_some();
         let (cut, whole): (Vec<_>, Vec<_>) = turn
             .evict
             .into_iter()
+            .filter(is_known)
             .partition(|pod| graces.get(&pod.uid).copied().flatten().is_some());
         self.shared.order_evictions(&whole, &order(None));
         if let Some(most) = policy.max_grace
@@ -417,6 +470,18 @@ impl Conductor {
         Ok(Went::Done)
     }
 
+    /// How long to wait until the pods of a node are listed again: each one that goes asks for it.
+    fn too_soon(&self, name: &NodeName) -> Option<Duration> {
+        let now = Instant::now();
+        self.trouble(name, |troubles| match troubles.listed {
+            Some(at) if now < at + LIST_EVERY => Some(at + LIST_EVERY - now),
+            _ => {
+                troubles.listed = Some(now);
+                None
+            }
+        })
+    }
+
     async fn expire(&self, stored: &StoredNode, record: Record) -> Result<Went, RequestError> {
         let node = &stored.node;
         let Some(policy) = self.drains.policy(record.policy()) else { return Ok(Went::Done) };
@@ -425,7 +490,10 @@ impl Conductor {
             return self.conduct(stored, &record).await;
         }
         let now = whole(self.shared.clock.now());
-        let left: Arc<str> = left(&survey).into();
+        if let Some(record) = self.extended(node, &record, now) {
+            return self.write(stored, Change::note(record)).await;
+        }
+        let left: Arc<str> = cut(&left(&survey));
         if policy.at_deadline == AtDeadline::DeleteRest && !record.forced {
             warn!(node = %node.name, %left, "the drain's deadline is over; what is left is deleted");
             let record = Record {
@@ -462,6 +530,27 @@ impl Conductor {
         self.write(stored, change).await
     }
 
+    /// Gives a drain its time once more if this process has not been at it for half of it: nothing
+    /// of what is left had its chance.
+    fn extended(&self, node: &Node, record: &Record, now: Timestamp) -> Option<Record> {
+        let span = match (record.started, record.deadline) {
+            (Some(started), Some(deadline)) => deadline.duration_since(started),
+            _ => return None,
+        };
+        let span = Duration::try_from(span).ok()?;
+        let conducted = self.trouble(&node.name, |troubles| {
+            let (session, since) = troubles.conducted.as_ref()?;
+            (**session == *record.session).then(|| since.elapsed())
+        });
+        if record.extended || conducted.is_some_and(|conducted| conducted >= span / 2) {
+            return None;
+        }
+        warn!(node = %node.name, ?span, "the drain's deadline is over, but nobody was at it; it is \
+            given its time once more");
+        let (started, deadline) = (Some(now), Some(after(now, span)));
+        Some(Record { started, deadline, extended: true, ..record.clone() })
+    }
+
     /// Keeps a node cordoned that cannot be drained now.
     async fn hold(
         &self,
@@ -481,12 +570,17 @@ impl Conductor {
 
     /// Reports why a node cannot be drained, and says when to look again.
     fn hindered(&self, node: &Node, why: &Arc<str>, hindrances: &[Hindrance]) -> Duration {
-        let times = self.trouble(&node.name, |troubles| {
+        let (times, is_news) = self.trouble(&node.name, |troubles| {
             troubles.hindered += 1;
-            troubles.hindered
+            let is_news = troubles.why.as_deref() != Some(why);
+            troubles.why = Some(Arc::clone(why));
+            (troubles.hindered, is_news)
         });
-        self.drains.reporter.tell(node, &News::Held(Arc::clone(why)));
-        self.drains.reporter.hindering(hindrances);
+        // Said again with growing pauses: an hour of it is a handful of events, not a hundred.
+        if is_news || times.is_power_of_two() {
+            self.drains.reporter.tell(node, &News::Held(Arc::clone(why)));
+            self.drains.reporter.hindering(hindrances);
+        }
         let who = self.troubles.hasher().hash_one(&node.name);
         UNTIL_DRAINABLE.pause(times, who.into())
     }
@@ -558,32 +652,42 @@ impl Conductor {
         }
         let at = Instant::now();
         let pods = self.api.list_pods_on(&node.name).await?;
-        let needed = owners_needed(&pods, &policy.pods);
-        let owners = self.owners.existence(&needed).await;
         let budgets = self.budgets().await?;
-        let survey = survey(pods, &policy.pods, &owners, &budgets);
+        let survey = self.sorted(pods, policy, &budgets).await;
         let known = Surveyed { at, policy: Arc::clone(&policy.name), survey: survey.clone() };
         self.surveys.insert(node.name.clone(), known);
         Ok(survey)
     }
 
+    async fn sorted(&self, pods: Vec<Resident>, policy: &Policy, budgets: &[Budget]) -> Survey {
+        let needed = owners_needed(&pods, &policy.pods);
+        let owners = self.owners.existence(&needed).await;
+        survey(pods, &policy.pods, &owners, budgets)
+    }
+
+    /// The budgets of all namespaces. Who asks at the same time shares one answer, also a bad one.
     async fn budgets(&self) -> Result<Arc<[Budget]>, RequestError> {
-        let mut known = self.budgets.lock().await;
-        if let Some((read, budgets)) = &*known
-            && read.elapsed() < BUDGETS_LAST
-        {
-            return Ok(Arc::clone(budgets));
-        }
-        let began = Instant::now();
-        let budgets: Arc<[_]> = self.api.list_budgets().await?.into();
-        *known = Some((began, Arc::clone(&budgets)));
-        Ok(budgets)
+        let answer = {
+            let mut asked = self.budgets.lock();
+            match &*asked {
+                Some((begun, answer))
+                    if begun.elapsed() < BUDGETS_LAST || !answer.initialized() =>
+                {
+                    Arc::clone(answer)
+                }
+                _ => {
+                    let answer = Arc::default();
+                    *asked = Some((Instant::now(), Arc::clone(&answer)));
+                    answer
+                }
+            }
+        };
+        answer.get_or_init(|| async { Ok(self.api.list_budgets().await?.into()) }).await.clone()
     }
 
     fn slot(&self, name: &NodeName, policy: &Policy) -> Timestamp {
         let slot = self.drains.ledger.lock().slot(name, policy, self.shared.clock.now());
-        // Not a part of a second before the notice is over.
-        whole(after(slot, Duration::from_nanos(999_999_999)))
+        whole_up(slot)
     }
 
     fn after(&self, pause: Duration) -> Timestamp {
@@ -593,6 +697,12 @@ impl Conductor {
 
 fn is_unschedulable(node: &Node) -> bool {
     node.upkeep.as_ref().is_some_and(|upkeep| upkeep.unschedulable)
+}
+
+/// Whether the server has refused, and so has not done what was asked for.
+fn is_refused(error: &RequestError) -> bool {
+    matches!(error, RequestError::Status(answer)
+        if (400..500).contains(&answer.code) && !matches!(answer.code, 408 | 429))
 }
 
 fn is_ours(upkeep: &crate::model::Upkeep) -> bool {
@@ -616,7 +726,13 @@ fn in_one_line(all: &[Hindrance]) -> Option<Arc<str>> {
         0 => String::new(),
         more => format!("; and {more} more"),
     };
-    Some(format!("{}{more}", named.join("; ")).into())
+    Some(cut(&format!("{}{more}", named.join("; "))))
+}
+
+/// As much as an annotation and an event can take of somebody else's words.
+fn cut(text: &str) -> Arc<str> {
+    const MOST: usize = 800;
+    text.chars().take(MOST).collect::<String>().into()
 }
 
 /// What a drain has left, in one line.
@@ -665,6 +781,11 @@ fn after(moment: Timestamp, time: Duration) -> Timestamp {
 /// As the API stores times: whole seconds.
 fn whole(moment: Timestamp) -> Timestamp {
     Timestamp::from_second(moment.as_second()).unwrap_or(moment)
+}
+
+/// The same, and not earlier.
+fn whole_up(moment: Timestamp) -> Timestamp {
+    whole(after(moment, Duration::from_nanos(999_999_999)))
 }
 
 /// A name for a session that no other has.

@@ -19,7 +19,9 @@ pub(super) use metrics::DrainMetrics;
 pub(super) use news::Reporter;
 
 use crate::cluster::Watched;
-use crate::drain::{Act, DrainPhase, Ledger, News, Policy, Record, Step, decide, is_draining};
+use crate::drain::{
+    Act, Change, DrainPhase, Ledger, News, Policy, Record, Step, decide, is_draining,
+};
 use crate::model::{Node, NodeName};
 use crate::pipeline::TimedQueue;
 
@@ -52,12 +54,14 @@ impl Drains {
         }
     }
 
-    /// Takes in that a node is gone. If it was being drained, it is drained now.
-    pub(super) fn gone(&self, node: &Node) {
+    /// Takes in that a node is gone. If it was being drained, it is drained now; who leads
+    /// says so.
+    pub(super) fn gone(&self, node: &Node, leads: bool) {
         self.ledger.lock().forget(&node.name);
         let record = node.upkeep.as_ref().and_then(|upkeep| upkeep.record.as_deref());
         if let Some(Ok(record)) = record.map(Record::parse)
             && record.phase == DrainPhase::Draining
+            && leads
         {
             self.reporter.tell(node, &News::Drained { cause: "node_deleted" });
         }
@@ -81,5 +85,11 @@ impl Drains {
 
 /// Whether this is a step of a drain under way, so that its evictions go on.
 pub(super) fn evicts(step: &Step) -> bool {
-    matches!(step, Step::Act(Act::Conduct(_) | Act::Expire(_)))
+    match step {
+        Step::Act(Act::Conduct(_) | Act::Expire(_) | Act::Mark { scheduled: true, .. }) => true,
+        Step::Act(Act::Write(Change { record: Some(record), .. })) => {
+            record.phase == DrainPhase::Draining
+        }
+        _ => false,
+    }
 }

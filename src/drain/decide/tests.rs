@@ -449,6 +449,100 @@ fn a_dead_node_is_cordoned_and_not_drained_until_it_is_heard_of() {
     }
 }
 
+// What holds back, and what wakes.
+
+#[test]
+fn a_condition_that_is_bad_again_is_waited_for_until_it_is_old_enough() {
+    let policies = [policy("p", &["Bad=True,10m"])];
+    let claims = vec![claim("p", &["Bad=True,10m0s"])];
+    let cordoned = Record { claims, ..record(DrainPhase::Cordoned) };
+    let node = bad(&cordoned).reporting("Bad", True, 1000);
+    assert_eq!(decide(&node, &policies, at(1001)), Step::Wait(at(1600)));
+    assert!(matches!(decide(&node, &policies, at(1600)), Step::Act(Act::Schedule(_))));
+}
+
+#[test]
+fn a_second_condition_that_becomes_old_enough_is_not_missed() {
+    let drains = policy("drains", &["Worse=True,10m"]);
+    let cordons = Policy { drain: false, ..policy("cordons", &["Bad"]) };
+    let held = Record {
+        claims: vec![claim("cordons", &["Bad=True,0s"])],
+        why: Some(Arc::from(called_off::CORDON_ONLY)),
+        ..record(DrainPhase::Cordoned)
+    };
+    let policies = [drains, cordons];
+    let node = bad(&held).reporting("Worse", True, 0);
+    assert_eq!(decide(&node, &policies, at(10)), Step::Wait(at(600)));
+    let noted = written(decide(&node, &policies, at(600))).record.unwrap();
+    assert_eq!(noted.policy(), "drains");
+    let node = node.recorded(Some(&noted));
+    assert!(matches!(decide(&node, &policies, at(600)), Step::Act(Act::Schedule(_))));
+}
+
+#[test]
+fn a_policy_that_drains_no_more_calls_off_what_is_planned_and_under_way() {
+    let cordons = [Policy { drain: false, ..policy("p", &["Bad"]) }];
+    for phase in [DrainPhase::Scheduled, DrainPhase::Draining] {
+        let change = written(decide(&bad(&record(phase)), &cordons, at(100)));
+        assert_eq!(change.news, News::CalledOff(called_off::CORDON_ONLY), "{phase}");
+    }
+    assert_eq!(decide(&bad(&record(DrainPhase::Failed)), &cordons, at(5000)), Step::Rest);
+}
+
+#[test]
+fn the_settings_of_a_drain_do_not_change_with_another_policys_condition() {
+    let policies = [policy("first", &["Worse"]), policy("p", &["Bad"])];
+    let node = bad(&record(DrainPhase::Draining)).reporting("Worse", True, 90);
+    let noted = written(decide(&node, &policies, at(100))).record.unwrap();
+    assert_eq!((noted.policy(), noted.claims.len()), ("p", 2));
+}
+
+#[test]
+fn a_deselected_node_is_not_drained_to_the_end_by_any_setting() {
+    let mut goes_on = Policy { stop_when_clear: false, ..policy("p", &["Bad"]) };
+    goes_on.nodes.labels = vec![(Arc::from("pool"), Arc::from("y"))];
+    let change = written(decide(&bad(&record(DrainPhase::Draining)), &[goes_on], at(100)));
+    assert_eq!(change.news, News::CalledOff(called_off::CLEAR));
+}
+
+#[test]
+fn an_autoscaler_that_changes_its_mind_leaves_the_uncordon_to_persons() {
+    let noted = Record { autoscaler: true, ..record(DrainPhase::Drained) };
+    let change = written(step(&bad(&noted), 110));
+    let record = change.record.unwrap();
+    assert!(!record.autoscaler && change.unschedulable.is_none());
+    let uncordoned = bad(&record).unschedulable(false);
+    assert_eq!(written(step(&uncordoned, 120)).record.unwrap().phase, DrainPhase::Released);
+}
+
+#[test]
+fn a_condition_that_cannot_be_set_holds_no_recovery_back() {
+    let unmarked = bad(&record(DrainPhase::Drained))
+        .reporting("DrainScheduled", True, 0)
+        .reporting("Bad", False, 1000);
+    assert_eq!(written(step(&unmarked, 1000 + CLEAR)).unschedulable, Some(false));
+}
+
+#[test]
+fn another_minimum_age_is_no_other_condition() {
+    let older = [policy("p", &["Bad=True,5m"])];
+    let released = bad(&record(DrainPhase::Released));
+    assert_eq!(decide(&released, &older, at(400)), Step::Rest, "a person has decided");
+    let mut never = policy("p", &["Bad=True,5m"]);
+    never.conditions[0].clear_after = None;
+    let drained = bad(&record(DrainPhase::Drained)).reporting("Bad", False, 1000);
+    assert_eq!(decide(&drained, &[never], at(99_999)), Step::Rest);
+}
+
+#[test]
+fn what_nobody_can_read_is_left_to_a_person() {
+    let policies = [policy("p", &["Bad"])];
+    let odd =
+        Record { claims: vec![claim("p", &["Bad={\"delay\":1}"])], ..record(DrainPhase::Drained) };
+    let node = bad(&odd).reporting("Bad", False, 1000);
+    assert_eq!(decide(&node, &policies, at(99_999)), Step::Rest);
+}
+
 // Records that are none.
 
 #[test]

@@ -1,17 +1,8 @@
 use super::*;
 use crate::model::build::{owner, resident};
 
-/// draino's defaults.
 fn rules() -> PodRules {
-    PodRules {
-        evict_daemonset: false,
-        evict_statefulset: false,
-        evict_local_storage: false,
-        evict_unreplicated: false,
-        left_controllers: Vec::new(),
-        protections: Vec::new(),
-        honour_safe_to_evict: true,
-    }
+    PodRules::default()
 }
 
 fn protected_by(protections: &[&str]) -> PodRules {

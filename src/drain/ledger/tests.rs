@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::drain::build::{kept, policy};
-use crate::drain::{Claim, Cordon, Pace};
+use crate::drain::{Claim, Cordon, Pace, Window};
 use crate::model::Node;
 use crate::model::build::at;
 
@@ -120,14 +120,28 @@ fn a_cap_by_label_counts_the_nodes_with_the_same_value() {
 }
 
 #[test]
-fn all_caps_must_have_room() {
+fn all_caps_must_have_room_and_who_waits_for_one_is_not_in_the_way_of_another() {
     let zone = |name, zone| kept(name).labelled(&[("zone", zone)]);
-    let mut ledger = ledger(&[zone("a0", "a"), zone("b0", "b"), zone("b1", "b")]);
+    let mut ledger = ledger(&[zone("a0", "a"), zone("b0", "b"), zone("b1", "b"), zone("b2", "b")]);
     let mut caps = all(Limit::Count(2));
     caps.push(Cap { scope: label("zone"), limit: Limit::Count(1) });
     assert!(grant(&mut ledger, "b0", &caps, 0));
-    assert!(!grant(&mut ledger, "b1", &caps, 0), "by the zone");
-    assert!(grant(&mut ledger, "a0", &caps, 0), "b1 waits, but not for this");
+    assert!(!grant(&mut ledger, "b1", &caps, 0) && !grant(&mut ledger, "b2", &caps, 0), "zone b");
+    assert!(grant(&mut ledger, "a0", &caps, 1), "those wait for zone b, and longer");
+}
+
+#[test]
+fn a_node_that_waits_and_is_cordoned_by_hand_waits_no_more() {
+    let mut nodes = nodes(3);
+    nodes[0] = nodes[0].clone().unschedulable(true);
+    let mut ledger = ledger(&nodes);
+    let cap = all(Limit::Count(1));
+    assert!(!grant(&mut ledger, "n1", &cap, 0));
+    see(&mut ledger, &nodes[1].clone().unschedulable(true));
+    assert_eq!(ledger.waiting(), 0);
+    see(&mut ledger, &kept("n0"));
+    see(&mut ledger, &kept("n1"));
+    assert!(grant(&mut ledger, "n2", &cap, 1));
 }
 
 #[test]
@@ -151,33 +165,93 @@ fn who_waits_longest_is_next_and_candidates_of_the_autoscaler_go_first() {
     assert!(ask(&mut ledger, "n2", Autoscaler::None, 4), "nobody waits before it any more");
 }
 
+/// With this notice and spacing, in seconds.
+fn paced(notice: u64, spacing: u64) -> Policy {
+    let seconds = Duration::from_secs;
+    let pace = Pace { notice: seconds(notice), spacing: seconds(spacing), caps: Vec::new() };
+    Policy { pace, ..policy("p", &["Bad"]) }
+}
+
+/// A node with a record in this phase, of a drain that is to begin then.
+fn planned(name: &str, phase: DrainPhase, scheduled: i64) -> Node {
+    let claims = vec![Claim { policy: Arc::from("p"), conditions: Vec::new() }];
+    let record = Record::new(Arc::from("1"), Cordon::Ours, claims);
+    let begun = matches!(phase, DrainPhase::Draining | DrainPhase::Drained).then(|| at(scheduled));
+    let record = Record { phase, scheduled: Some(at(scheduled)), started: begun, ..record };
+    kept(name).unschedulable(true).recorded(Some(&record))
+}
+
 #[test]
 fn drains_begin_after_their_notice_and_spaced() {
-    let mut spaced = policy("p", &["Bad"]);
-    spaced.pace = Pace {
-        notice: Duration::from_secs(10),
-        spacing: Duration::from_secs(60),
-        caps: Vec::new(),
-    };
+    let spaced = paced(10, 60);
     let mut ledger = Ledger::new(std::slice::from_ref(&spaced));
     assert_eq!(ledger.slot(&"n1".into(), &spaced, at(0)), at(10));
     assert_eq!(ledger.slot(&"n2".into(), &spaced, at(0)), at(70));
     assert_eq!(ledger.slot(&"n1".into(), &spaced, at(5)), at(10), "it has been promised");
-    ledger.forget(&"n2".into());
-    assert_eq!(ledger.slot(&"n3".into(), &spaced, at(5)), at(130), "its slot is not given again");
     assert_eq!(ledger.slot(&"n4".into(), &spaced, at(1000)), at(1010), "never in the past");
     let other = Policy { name: Arc::from("other"), ..spaced };
     assert_eq!(ledger.slot(&"n5".into(), &other, at(1000)), at(1010), "a chain of its own");
 }
 
 #[test]
-fn a_restart_finds_the_last_beginning_on_the_nodes() {
-    let mut spaced = policy("p", &["Bad"]);
-    spaced.pace.spacing = Duration::from_secs(60);
-    let claims = vec![Claim { policy: Arc::from("p"), conditions: Vec::new() }];
-    let mut record = Record::new(Arc::from("1"), Cordon::Ours, claims);
-    record.scheduled = Some(at(500));
+fn a_drain_that_is_called_off_delays_no_other() {
+    let spaced = paced(10, 60);
     let mut ledger = Ledger::new(std::slice::from_ref(&spaced));
-    see(&mut ledger, &kept("n1").unschedulable(true).recorded(Some(&record)));
-    assert_eq!(ledger.slot(&"n2".into(), &spaced, at(0)), at(560));
+    for n in 0..100 {
+        see(&mut ledger, &planned(&format!("n{n}"), DrainPhase::Scheduled, 10 + n * 60));
+    }
+    for n in 1..100 {
+        see(&mut ledger, &kept(&format!("n{n}")));
+    }
+    assert_eq!(ledger.slot(&"next".into(), &spaced, at(5)), at(70));
+    ledger.forget(&"n0".into());
+    ledger.forget(&"next".into());
+    assert_eq!(ledger.slot(&"last".into(), &spaced, at(5)), at(15));
+}
+
+#[test]
+fn a_restart_finds_the_beginnings_on_the_nodes() {
+    let spaced = paced(0, 60);
+    for phase in [DrainPhase::Scheduled, DrainPhase::Draining, DrainPhase::Drained] {
+        let mut ledger = Ledger::new(std::slice::from_ref(&spaced));
+        see(&mut ledger, &planned("n1", phase, 500));
+        assert_eq!(ledger.slot(&"n2".into(), &spaced, at(490)), at(560), "{phase}");
+    }
+}
+
+#[test]
+fn a_drain_counts_for_the_spacing_also_when_its_node_is_gone() {
+    let spaced = paced(0, 60);
+    let mut ledger = Ledger::new(std::slice::from_ref(&spaced));
+    assert_eq!(ledger.begin(&"n1".into(), &spaced, at(100)), Ok(()));
+    ledger.forget(&"n1".into());
+    assert_eq!(ledger.slot(&"n2".into(), &spaced, at(110)), at(160));
+}
+
+#[test]
+fn drains_that_were_due_while_none_could_begin_are_spaced_from_now_on() {
+    let spaced = paced(0, 60);
+    let mut ledger = Ledger::new(std::slice::from_ref(&spaced));
+    for n in 0..3 {
+        see(&mut ledger, &planned(&format!("n{n}"), DrainPhase::Scheduled, 10 + n * 60));
+    }
+    assert_eq!(ledger.begin(&"n0".into(), &spaced, at(5000)), Ok(()));
+    assert_eq!(ledger.begin(&"n1".into(), &spaced, at(5000)), Err(at(5060)));
+    assert_eq!(ledger.begin(&"n2".into(), &spaced, at(5000)), Err(at(5120)));
+    assert_eq!(ledger.begin(&"n1".into(), &spaced, at(5060)), Ok(()));
+}
+
+#[test]
+fn a_slot_lies_in_a_window_and_the_next_one_after_it() {
+    let mut spaced = paced(0, 3600);
+    spaced.windows = vec![Window {
+        days: vec![jiff::civil::Weekday::Thursday],
+        from: jiff::civil::time(20, 0, 0, 0),
+        to: jiff::civil::time(23, 0, 0, 0),
+        zone: jiff::tz::TimeZone::UTC,
+    }];
+    let mut ledger = Ledger::new(std::slice::from_ref(&spaced));
+    // Noon is that of a Thursday.
+    assert_eq!(ledger.slot(&"n1".into(), &spaced, at(0)), at(8 * 3600));
+    assert_eq!(ledger.slot(&"n2".into(), &spaced, at(0)), at(9 * 3600));
 }

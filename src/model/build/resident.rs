@@ -12,6 +12,7 @@ pub(crate) fn resident(name: &str) -> Resident {
         phase: Phase::Running,
         mirror: false,
         terminating: None,
+        created: None,
         ready: true,
         labels: Labels::default(),
         annotations: Labels::default(),
