@@ -82,6 +82,7 @@ pub struct Claim {
 }
 
 /// What the annotation holds. Times are whole seconds, UTC.
+#[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     /// Tells this cordon and its drains from all others of the node.

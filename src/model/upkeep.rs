@@ -109,8 +109,8 @@ impl Autoscaler {
 pub struct Upkeep {
     /// Its labels.
     pub labels: Labels,
-    /// Those of its conditions that some policy watches, in the order in which they are reported,
-    /// and `DrainScheduled`.
+    /// Those of its conditions that some policy watches or that it was cordoned for, in the order in
+    /// which they are reported, and `DrainScheduled`.
     pub conditions: Arc<[Condition]>,
     /// `spec.unschedulable`: it is cordoned, by whomever.
     pub unschedulable: bool,

@@ -13,7 +13,8 @@ use crate::model::{Autoscaler, Condition, ConditionStatus, Labels, Node, Upkeep}
 /// What is read of a node for the sake of drain policies.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Watched {
-    /// Types of the conditions that some policy names.
+    /// Types of the conditions that some policy names. Those that a node was cordoned for are read
+    /// of that node as well, whatever the policies name by now.
     pub conditions: AHashSet<Arc<str>>,
     /// Whether some policy asks when a condition was reported last. That changes all the time.
     pub heartbeats: bool,
@@ -42,9 +43,15 @@ fn upkeep(object: &Bytes, watched: &Watched) -> Result<Upkeep, String> {
     let labels = more.metadata.labels.iter().map(|entry| {
         Ok((text(&entry.key, "metadata.labels")?, text(&entry.value, "metadata.labels")?))
     });
+    let record = annotation(Upkeep::RECORD_ANNOTATION)?;
+    let draino_conditions = annotation(Upkeep::DRAINO_CONDITIONS_ANNOTATION)?;
     let conditions = node.status.conditions.iter().filter_map(|condition| {
         let kind = std::str::from_utf8(&condition.r#type).ok()?;
-        let is_watched = watched.conditions.contains(kind) || kind == Upkeep::SCHEDULED_CONDITION;
+        let is_recorded =
+            || [record, draino_conditions].into_iter().flatten().any(|t| names(t, kind));
+        let is_watched = watched.conditions.contains(kind)
+            || kind == Upkeep::SCHEDULED_CONDITION
+            || is_recorded();
         is_watched.then(|| self::condition(kind, condition, watched.heartbeats))
     });
     Ok(Upkeep {
@@ -59,9 +66,18 @@ fn upkeep(object: &Bytes, watched: &Watched) -> Result<Upkeep, String> {
         } else {
             Autoscaler::None
         },
-        record: annotation(Upkeep::RECORD_ANNOTATION)?.map(Arc::from),
-        draino_conditions: annotation(Upkeep::DRAINO_CONDITIONS_ANNOTATION)?.map(Arc::from),
+        record: record.map(Arc::from),
+        draino_conditions: draino_conditions.map(Arc::from),
         retry_asked: annotation(Upkeep::RETRY_ANNOTATION)? == Some("true"),
+    })
+}
+
+/// Whether an annotation has this type in one of its conditions, which are written as draino writes
+/// them: `Type=Status,Duration`, in a list or as text in JSON.
+fn names(annotation: &str, kind: &str) -> bool {
+    annotation.match_indices(kind).any(|(at, _)| {
+        let before = annotation[..at].chars().next_back();
+        matches!(before, None | Some(';' | '"')) && annotation[at + kind.len()..].starts_with('=')
     })
 }
 
@@ -127,5 +143,21 @@ mod tests {
         let node = decode_node_upkeep(&object, &watched).unwrap();
         let heartbeat = node.upkeep.unwrap().condition("Bad").unwrap().heartbeat;
         assert_eq!(heartbeat, Some("2026-01-01T12:00:07Z".parse().unwrap()));
+        // It was cordoned for what no policy names any more.
+        let node = decode_node_upkeep(&object, &Watched::default()).unwrap();
+        let kinds: Vec<_> =
+            node.upkeep.unwrap().conditions.iter().map(|c| c.kind.clone()).collect();
+        assert_eq!(kinds, ["Bad".into()]);
+    }
+
+    #[test]
+    fn the_conditions_that_a_node_was_cordoned_for_are_told_from_others_by_their_whole_type() {
+        for text in
+            ["Bad=True,0s", "Ready=Unknown,10m0s;Bad=True,0s", r#"{"c":["X=y","Bad=True"]}"#]
+        {
+            assert!(names(text, "Bad"), "{text}");
+            assert!(!names(text, "Ba") && !names(text, "ad") && !names(text, "True"), "{text}");
+        }
+        assert!(!names("VeryBad=True,0s;Badly=True,0s", "Bad") && !names("", "Bad"));
     }
 }

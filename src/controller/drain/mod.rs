@@ -9,6 +9,8 @@
 mod conductor;
 mod metrics;
 mod news;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 

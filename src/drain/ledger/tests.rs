@@ -255,3 +255,68 @@ fn a_slot_lies_in_a_window_and_the_next_one_after_it() {
     assert_eq!(ledger.slot(&"n1".into(), &spaced, at(0)), at(8 * 3600));
     assert_eq!(ledger.slot(&"n2".into(), &spaced, at(0)), at(9 * 3600));
 }
+
+#[test]
+fn a_drain_that_failed_does_not_hold_up_those_of_others() {
+    let mut spaced = policy("p", &["Bad"]);
+    spaced.pace.spacing = Duration::from_secs(60);
+    let claims = vec![Claim { policy: Arc::from("p"), conditions: Vec::new() }];
+    let mut record = Record::new(Arc::from("1"), Cordon::Ours, claims);
+    (record.scheduled, record.failures) = (Some(at(500)), 3);
+    let mut ledger = Ledger::new(std::slice::from_ref(&spaced));
+    see(&mut ledger, &kept("n1").unschedulable(true).recorded(Some(&record)));
+    assert_eq!(ledger.slot(&"n2".into(), &spaced, at(0)), at(0));
+    assert_eq!(ledger.slot(&"n3".into(), &spaced, at(0)), at(60));
+}
+
+/// Seven nodes, three of them cordoned, as the table of the cordon limiter of draino's fork has them.
+#[test]
+fn the_caps_of_the_fork_hold_by_count_by_percent_and_by_label() {
+    use CapScope::Cluster;
+    use Limit::{Count, Percent};
+
+    let seven = || {
+        let labels = [&["a"][..], &["a"], &["a", "b"], &["a", "b"], &["a", "b", "c"]];
+        let labels = labels.into_iter().chain([&["a", "b", "c"][..], &["d"]]);
+        let nodes = labels.enumerate().map(|(n, labels)| {
+            let labels: Vec<_> = labels.iter().map(|label| (*label, "x")).collect();
+            kept(&format!("n{n}")).labelled(&labels).unschedulable(n % 2 == 1)
+        });
+        let cap = |key| Cap { scope: label(key), limit: Count(0) };
+        let mut by_label = policy("p", &["Bad"]);
+        by_label.pace.caps = ["a", "b", "c", "d"].map(cap).into();
+        let mut ledger = Ledger::new(&[by_label]);
+        nodes.for_each(|node| see(&mut ledger, &node));
+        ledger
+    };
+    let (ab, cordoned, d) = ("n2", "n3", "n6");
+    for (caps, node, refused) in [
+        (&[][..], ab, None),
+        (&[(Cluster, Count(0))], cordoned, None),
+        (&[(Cluster, Count(3))], ab, Some("3 of 7 nodes are")),
+        (&[(Cluster, Percent(75))], ab, None),
+        (&[(Cluster, Percent(40))], ab, Some("3 of 7 nodes are")),
+        (
+            &[(Cluster, Percent(75)), (label("b"), Percent(40)), (label("b"), Count(10))],
+            ab,
+            Some("2 of 4 nodes with b=x are"),
+        ),
+        (
+            &[(label("a"), Percent(75)), (label("a"), Count(3)), (label("b"), Percent(80))],
+            ab,
+            Some("3 of 6 nodes with a=x are"),
+        ),
+        (&[(label("b"), Percent(80))], ab, None),
+        (&[(label("d"), Percent(75))], d, None),
+        (&[(label("c"), Count(1))], "n4", Some("1 of 2 nodes with c=x are")),
+    ] {
+        let caps: Vec<_> =
+            caps.iter().map(|(scope, limit)| Cap { scope: scope.clone(), limit: *limit }).collect();
+        let answer = seven().grant(&node.into(), Autoscaler::None, &caps, at(0));
+        match (answer, refused) {
+            (Ok(()), None) => {}
+            (Err(capped), Some(begin)) if capped.to_string().starts_with(begin) => {}
+            (answer, _) => panic!("{node} under {caps:?}: {answer:?}"),
+        }
+    }
+}

@@ -110,6 +110,8 @@ impl Orders {
             announced: false,
             reported: AHashSet::new(),
         });
+        // That budgets are not asked any more is news.
+        entry.announced &= entry.order.delete == order.delete;
         entry.order = Arc::clone(order);
         entry.next_try = None;
     }

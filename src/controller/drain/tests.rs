@@ -1,0 +1,505 @@
+//! Cordon and drain as a whole: a controller at work on an embedded cluster, in virtual time.
+//!
+//! Watches, queues, conductor and evictor are the real ones, only without threads. A kubelet ends
+//! pods once their grace is over. What is stored is written down as it changes, so that a test can
+//! say what was never done.
+
+mod cordons;
+mod endings;
+mod evictions;
+mod names;
+mod restarts;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use parking_lot::Mutex;
+use prometheus::Registry;
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::{Conductor, DrainMetrics, run};
+use crate::clock::Clock;
+use crate::cluster::{self, Api, PodDecoder, WriteGate, watch};
+use crate::config::Compat;
+use crate::controller::handler::Decider;
+use crate::controller::ingest;
+use crate::controller::judge::View;
+use crate::controller::pump::{self, Carrier};
+use crate::controller::requests::{ApiRequests, ByEvents};
+use crate::controller::state::Shared;
+use crate::drain::build::policy;
+use crate::drain::{DrainPhase, Policy, Record};
+use crate::evict::{self, Drainer, Evictor, OrderMetrics, Pace};
+use crate::model::Upkeep;
+use crate::model::build::noon;
+use crate::observe::{EventLane, EventMetrics, Recorder};
+use crate::pipeline::{Handler, SHARDS, shard_of};
+use crate::sim::embedded::{
+    Change, DeleteOptions, Embedded, Fault, Options, Part, Resource, Rule, Selector, Verb,
+};
+
+/// For how long what is queued may wait for the next look at the queues.
+const LOOK: Duration = Duration::from_millis(100);
+/// Grace of the pods, in seconds.
+const GRACE: i64 = 2;
+
+/// A cluster, and the controller that works on it.
+struct Stage {
+    cluster: Embedded,
+    clock: Clock,
+    policies: Arc<[Policy]>,
+    seen: Arc<Mutex<Seen>>,
+    process: Option<Process>,
+    _kubelet: JoinSet<()>,
+}
+
+/// What was stored so far.
+#[derive(Default)]
+struct Seen {
+    /// Names of nodes, each time that they became unschedulable.
+    cordons: Vec<String>,
+    /// And schedulable again.
+    uncordons: Vec<String>,
+    /// Phases that records came to, beside the names of their nodes.
+    phases: Vec<(String, DrainPhase)>,
+    /// Names of pods in the order in which they were told to go.
+    gone: Vec<String>,
+}
+
+/// A running controller.
+struct Process {
+    shared: Arc<Shared>,
+    registry: Registry,
+    events: EventLane,
+    told: Vec<String>,
+    gate: WriteGate,
+    _tasks: JoinSet<()>,
+}
+
+/// A stage with a controller at work by this policy for `Bad=True,0s`, as changed.
+fn stage(change: impl FnOnce(&mut Policy)) -> Stage {
+    let mut policy = policy("p", &["Bad"]);
+    change(&mut policy);
+    let mut stage = Stage::idle(vec![policy]);
+    stage.start();
+    stage
+}
+
+impl Stage {
+    /// A stage without a controller, at noon.
+    fn idle(policies: Vec<Policy>) -> Self {
+        let clock = Clock::starting_at(noon());
+        let cluster = Embedded::new(clock.clone(), Options::default());
+        let seen = Arc::<Mutex<Seen>>::default();
+        let observer = Arc::clone(&seen);
+        cluster.store().observe(move |change| observer.lock().take(change));
+        let mut kubelet = JoinSet::new();
+        kubelet.spawn(end_pods(cluster.clone(), clock.clone()));
+        let policies = policies.into();
+        Self { cluster, clock, policies, seen, process: None, _kubelet: kubelet }
+    }
+
+    /// A controller begins to work.
+    fn start(&mut self) {
+        let registry = Registry::new();
+        let gate = WriteGate::open();
+        let metrics = cluster::Metrics::register(&registry).unwrap();
+        let api = Api::new(self.cluster.client(), metrics.clone()).gated(gate.clone());
+        let event_metrics = EventMetrics::register(&registry).unwrap();
+        let (recorder, events) = Recorder::new("test", event_metrics, self.clock.clone());
+        let shared = Shared::new(self.clock.clone(), Compat::None, recorder.clone());
+        let drain_metrics = DrainMetrics::register(&registry).unwrap();
+        let shared = Arc::new(shared.draining_by(Arc::clone(&self.policies), drain_metrics));
+        shared.lead();
+        let drains = Arc::clone(shared.drains.as_ref().unwrap());
+        let pace = Arc::new(Pace::default());
+        let requests = ApiRequests { api: api.clone(), watched: Some(Arc::clone(&drains.watched)) };
+        let backlog = Arc::clone(&shared.backlog);
+        let evictor = Evictor::new(
+            View { shared: Arc::clone(&shared) },
+            requests.clone(),
+            ByEvents(recorder.clone()),
+            Arc::clone(&backlog),
+            evict::Metrics::register(&registry, backlog).unwrap(),
+            self.clock.clone(),
+            Arc::clone(&pace),
+        );
+        let drainer = Drainer::new(
+            View { shared: Arc::clone(&shared) },
+            requests,
+            ByEvents(recorder),
+            Arc::clone(&shared.orders),
+            OrderMetrics::register(&registry, Arc::clone(&shared.orders)).unwrap(),
+            self.clock.clone(),
+            Arc::clone(&pace),
+        );
+        let stop = CancellationToken::new();
+        let listed = [CancellationToken::new(), CancellationToken::new()];
+        let [nodes_listed, pods_listed] = listed.clone();
+        let mut tasks = JoinSet::new();
+        let nodes = ingest::Nodes { shared: Arc::clone(&shared) };
+        tasks.spawn(watch::run(api.clone(), metrics.clone(), nodes, 0, move || {
+            nodes_listed.cancel();
+        }));
+        let pods = ingest::Pods { shared: Arc::clone(&shared), decoder: PodDecoder::default() };
+        tasks.spawn(watch::run(api.clone(), metrics, pods, 0, move || pods_listed.cancel()));
+        tasks.spawn(handle(Arc::clone(&shared)));
+        let queue = Arc::new(pump::Queue::default());
+        for shard in 0..SHARDS {
+            let queue = Arc::clone(&queue);
+            tasks.spawn(pump::take_due(Arc::clone(&shared), shard, queue, stop.clone()));
+        }
+        let carrier = Arc::new(Carrier { evictor, drainer });
+        let tracker = TaskTracker::new();
+        tasks.spawn(pump::carry(queue, carrier, pace, tracker.clone(), stop.clone()));
+        let conductor = Conductor::new(Arc::clone(&shared), drains, api);
+        tasks.spawn(run(conductor, listed, stop, tracker));
+        let told = Vec::new();
+        self.process = Some(Process { shared, registry, events, told, gate, _tasks: tasks });
+    }
+
+    /// The controller dies: from this moment on it writes nothing.
+    fn kill(&mut self) {
+        let process = self.process.take().expect("a controller that runs");
+        process.gate.close();
+    }
+
+    /// A healthy node.
+    fn node(&self, name: &str) {
+        let since = self.clock.now().to_string();
+        let node = json!({
+            "metadata": {"name": name},
+            "spec": {},
+            "status": {"conditions": [
+                {"type": "Ready", "status": "True", "lastTransitionTime": since},
+            ]},
+        });
+        self.cluster.store().insert(Resource::Nodes, node).unwrap();
+    }
+
+    /// The same, with the condition `Bad`.
+    fn bad_node(&self, name: &str) {
+        self.node(name);
+        self.report(name, "Bad", "True");
+    }
+
+    /// Somebody reports a condition of the node.
+    fn report(&self, name: &str, kind: &str, status: &str) {
+        let since = self.clock.now().to_string();
+        self.change_node(name, Part::Status, |node| {
+            let conditions = node["status"]["conditions"].as_array_mut().unwrap();
+            conditions.retain(|condition| condition["type"] != kind);
+            conditions.push(json!({"type": kind, "status": status, "lastTransitionTime": since}));
+        });
+    }
+
+    /// The condition is not reported any more.
+    fn silence(&self, name: &str, kind: &str) {
+        self.change_node(name, Part::Status, |node| {
+            let conditions = node["status"]["conditions"].as_array_mut().unwrap();
+            conditions.retain(|condition| condition["type"] != kind);
+        });
+    }
+
+    /// A person cordons or uncordons the node.
+    fn set_unschedulable(&self, name: &str, unschedulable: bool) {
+        self.change_node(name, Part::Whole, |node| {
+            node["spec"]["unschedulable"] = json!(unschedulable);
+        });
+    }
+
+    fn annotate(&self, name: &str, key: &str, value: &str) {
+        self.change_node(name, Part::Whole, |node| {
+            node["metadata"]["annotations"][key] = json!(value);
+        });
+    }
+
+    fn change_node(&self, name: &str, part: Part, change: impl FnOnce(&mut Value)) {
+        let changed = self.cluster.store().modify(Resource::Nodes, "", name, part, false, |node| {
+            let mut node = node.clone();
+            change(&mut node);
+            Ok(node)
+        });
+        changed.unwrap();
+    }
+
+    fn delete_node(&self, name: &str) {
+        let options = DeleteOptions::default();
+        self.cluster.store().delete(Resource::Nodes, "", name, &options).unwrap();
+    }
+
+    /// A ready pod of a replica set, with the label `app=web`.
+    fn pod(&self, name: &str, node: &str) {
+        self.pod_with(name, node, |_| {});
+    }
+
+    fn pod_with(&self, name: &str, node: &str, change: impl FnOnce(&mut Value)) {
+        let owner = json!({
+            "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "web",
+            "controller": true,
+        });
+        let mut pod = json!({
+            "metadata": {
+                "name": name, "namespace": "default", "labels": {"app": "web"},
+                "ownerReferences": [owner],
+            },
+            "spec": {
+                "nodeName": node, "terminationGracePeriodSeconds": GRACE,
+                "containers": [{"name": "main"}],
+            },
+            "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]},
+        });
+        change(&mut pod);
+        self.cluster.store().insert(Resource::Pods, pod).unwrap();
+    }
+
+    /// A pod without a controller, which would be lost.
+    fn lone_pod(&self, name: &str, node: &str) {
+        self.pod_with(name, node, |pod| pod["metadata"]["ownerReferences"] = json!([]));
+    }
+
+    /// Somebody deletes a pod, and it is gone at once.
+    fn delete_pod(&self, name: &str) {
+        let options = DeleteOptions { grace_period_seconds: Some(0), ..DeleteOptions::default() };
+        self.cluster.store().delete(Resource::Pods, "default", name, &options).unwrap();
+    }
+
+    /// A budget over the pods with `app=web` that lets so many go.
+    fn budget(&self, allowed: i64) {
+        let budget = json!({
+            "metadata": {"name": "web", "namespace": "default"},
+            "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "web"}}},
+            "status": {
+                "observedGeneration": 1, "disruptionsAllowed": allowed, "desiredHealthy": 1,
+                "currentHealthy": 1, "expectedPods": 3,
+            },
+        });
+        self.cluster.store().insert(Resource::PodDisruptionBudgets, budget).unwrap();
+    }
+
+    /// The budget lets so many go from now on.
+    fn let_go(&self, allowed: i64) {
+        let (budgets, part) = (Resource::PodDisruptionBudgets, Part::Status);
+        let changed = self.cluster.store().modify(budgets, "default", "web", part, false, |old| {
+            let mut budget = old.clone();
+            budget["status"]["disruptionsAllowed"] = json!(allowed);
+            Ok(budget)
+        });
+        changed.unwrap();
+    }
+
+    /// Requests like this are refused from now on, or so many of them.
+    fn refuse(&self, verb: Verb, resource: Resource, part: &str, code: u16, times: Option<u32>) {
+        let fault = Fault::Refuse { code, retry_after: None };
+        let rule = Rule::always(fault).on(verb).of(resource).at(part);
+        self.cluster.faults().add(Rule { count: times, ..rule });
+    }
+
+    fn stored(&self, name: &str) -> Arc<Value> {
+        self.cluster.store().get(Resource::Nodes, "", name).unwrap()
+    }
+
+    fn is_cordoned(&self, name: &str) -> bool {
+        self.stored(name)["spec"]["unschedulable"] == true
+    }
+
+    fn record(&self, name: &str) -> Option<Record> {
+        record(&self.stored(name))
+    }
+
+    fn phase(&self, name: &str) -> Option<DrainPhase> {
+        self.record(name).map(|record| record.phase)
+    }
+
+    /// Status and message of the condition `DrainScheduled`.
+    fn mark(&self, name: &str) -> Option<(String, String)> {
+        let node = self.stored(name);
+        let conditions = node["status"]["conditions"].as_array().unwrap();
+        let mark = conditions.iter().find(|c| c["type"] == Upkeep::SCHEDULED_CONDITION)?;
+        let text = |field: &str| mark[field].as_str().unwrap().to_owned();
+        Some((text("status"), text("message")))
+    }
+
+    fn has_pod(&self, name: &str) -> bool {
+        self.cluster.store().get(Resource::Pods, "default", name).is_ok()
+    }
+
+    /// Names of pods in the order in which they were told to go.
+    fn gone(&self) -> Vec<String> {
+        self.seen.lock().gone.clone()
+    }
+
+    /// How often the node was cordoned.
+    fn cordons(&self, name: &str) -> usize {
+        self.seen.lock().cordons.iter().filter(|node| *node == name).count()
+    }
+
+    fn uncordons(&self, name: &str) -> usize {
+        self.seen.lock().uncordons.iter().filter(|node| *node == name).count()
+    }
+
+    /// How often the node's record came to this phase.
+    fn times(&self, name: &str, phase: DrainPhase) -> usize {
+        let seen = self.seen.lock();
+        seen.phases.iter().filter(|(node, its)| node == name && *its == phase).count()
+    }
+
+    fn process(&self) -> &Process {
+        self.process.as_ref().expect("a controller that runs")
+    }
+
+    /// How many events with this begin the running controller has had to tell.
+    fn told(&mut self, begin: &str) -> usize {
+        let process = self.process.as_mut().expect("a controller that runs");
+        process.told.extend(process.events.take_messages());
+        process.told.iter().filter(|message| message.starts_with(begin)).count()
+    }
+
+    /// A counter of the running controller, over all its labels that these are among.
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // It counts by ones.
+    fn counted(&self, name: &str, labels: &[&str]) -> u64 {
+        let families = self.process().registry.gather();
+        let Some(family) = families.iter().find(|family| family.name() == name) else { return 0 };
+        let metrics = family.get_metric().iter().filter(|metric| {
+            let values: Vec<_> =
+                metric.get_label().iter().map(prometheus::proto::LabelPair::value).collect();
+            labels.iter().all(|label| values.contains(label))
+        });
+        metrics.map(|metric| metric.get_counter().get_value() as u64).sum()
+    }
+
+    /// Requests of the running controller.
+    fn requests(&self, verb: &str, resource: &str) -> u64 {
+        self.counted("ostrakon_api_requests_total", &[verb, resource])
+    }
+}
+
+impl Seen {
+    fn take(&mut self, change: &Change) {
+        let current = &*change.current;
+        let name = current["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+        let previous = change.previous.as_deref().unwrap_or(&Value::Null);
+        match change.resource {
+            Resource::Nodes if !change.deleted => {
+                let unschedulable = |node: &Value| node["spec"]["unschedulable"] == true;
+                match (unschedulable(previous), unschedulable(current)) {
+                    (false, true) => self.cordons.push(name.clone()),
+                    (true, false) => self.uncordons.push(name.clone()),
+                    _ => {}
+                }
+                if let Some(record) = record(current)
+                    && self::record(previous).map(|before| before.phase) != Some(record.phase)
+                {
+                    self.phases.push((name, record.phase));
+                }
+            }
+            Resource::Pods => {
+                let is_going = |pod: &Value| !pod["metadata"]["deletionTimestamp"].is_null();
+                if is_going(current) && !is_going(previous) {
+                    self.gone.push(name);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// The record on a node.
+fn record(node: &Value) -> Option<Record> {
+    let text = node["metadata"]["annotations"][Upkeep::RECORD_ANNOTATION].as_str()?;
+    Some(Record::parse(text).unwrap())
+}
+
+/// Takes nodes and pods from the queues, as the workers do.
+async fn handle(shared: Arc<Shared>) {
+    let decider = Decider { shared: Arc::clone(&shared) };
+    loop {
+        if !shared.nodes.is_empty() {
+            let key = shared.nodes.get().unwrap();
+            decider.node(shard_of(key.0.as_str()), &key);
+            shared.nodes.done(&key);
+        } else if !shared.pods.is_empty() {
+            let key = shared.pods.get().unwrap();
+            decider.pod(shard_of(key.node.as_str()), &key);
+            shared.pods.done(&key);
+        } else {
+            sleep(LOOK).await;
+        }
+    }
+}
+
+/// Ends pods when their grace is over, but not those that a finalizer holds.
+async fn end_pods(cluster: Embedded, clock: Clock) {
+    let all = Selector::parse(Resource::Pods, None, "", "").unwrap();
+    loop {
+        sleep(Duration::from_millis(500)).await;
+        for pod in cluster.store().select(Resource::Pods, &all) {
+            let meta = &pod["metadata"];
+            let Some(until) = meta["deletionTimestamp"].as_str() else { continue };
+            let is_over = until.parse::<Timestamp>().unwrap() <= clock.now();
+            if is_over && meta["finalizers"].as_array().is_none_or(Vec::is_empty) {
+                let options = DeleteOptions::at_once(meta["uid"].as_str().unwrap());
+                let name = meta["name"].as_str().unwrap();
+                let _ = cluster.store().delete(Resource::Pods, "default", name, &options);
+            }
+        }
+    }
+}
+
+async fn seconds(count: u64) {
+    sleep(Duration::from_secs(count)).await;
+}
+
+async fn minutes(count: u64) {
+    seconds(60 * count).await;
+}
+
+/// A notice of so many seconds before each drain.
+fn notice(seconds: u64) -> impl FnOnce(&mut Policy) {
+    move |policy| policy.pace.notice = Duration::from_secs(seconds)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_bad_node_is_cordoned_drained_and_in_the_end_uncordoned() {
+    let mut stage = stage(notice(10));
+    stage.node("good");
+    stage.bad_node("n1");
+    stage.pod("a", "n1");
+    stage.pod("b", "good");
+    seconds(2).await;
+    assert!(stage.is_cordoned("n1") && stage.gone().is_empty());
+    let message =
+        format!("Drain activity scheduled {}", stage.record("n1").unwrap().scheduled.unwrap());
+    assert_eq!(stage.mark("n1"), Some(("True".to_owned(), message.clone())));
+    let conditions = &stage.stored("n1")["metadata"]["annotations"]["draino.planet.com/conditions"];
+    assert_eq!(conditions, "Bad=True,0s");
+    seconds(20).await;
+    assert_eq!(stage.phase("n1"), Some(DrainPhase::Drained));
+    let (status, completed) = stage.mark("n1").unwrap();
+    assert_eq!(status, "False");
+    assert!(completed.starts_with(&format!("{message} | Completed: ")), "{completed}");
+    assert_eq!((stage.gone(), stage.has_pod("b")), (vec!["a".to_owned()], true));
+    for told in [
+        "Cordoning node",
+        "Cordoned node",
+        "Will drain node after",
+        "Draining node",
+        "Drained node",
+    ] {
+        assert_eq!(stage.told(told), 1, "{told}");
+    }
+    stage.report("n1", "Bad", "False");
+    minutes(4).await;
+    assert!(stage.is_cordoned("n1"));
+    minutes(2).await;
+    assert!(!stage.is_cordoned("n1") && stage.record("n1").is_none());
+    let annotations = &stage.stored("n1")["metadata"]["annotations"];
+    assert!(annotations["draino.planet.com/conditions"].is_null(), "{annotations}");
+    assert_eq!(stage.told("Uncordoned node"), 1);
+    assert_eq!((stage.cordons("n1"), stage.uncordons("n1"), stage.cordons("good")), (1, 1, 0));
+}
