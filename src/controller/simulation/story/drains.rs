@@ -20,8 +20,8 @@ use crate::sim::embedded::{DeleteOptions, Part, Resource, Selector};
 
 /// Conditions that the policies are about.
 const KINDS: [&str; 2] = ["KernelDeadlock", "ReadonlyFilesystem"];
-/// Without anything happening, after the faults: a few deadlines and pauses.
-const QUIET: f64 = 40.0;
+/// Without anything happening, after the faults and besides a change of leaders.
+const QUIET: f64 = 10.0;
 /// Until then everything is settled: every pause has its longest once or twice.
 const SETTLED: f64 = 400.0;
 
@@ -263,8 +263,8 @@ impl Story {
         Ok(())
     }
 
-    /// A budget holds the pod of a node back that is drained, and when it lets the pod go, the drain
-    /// is not wanted any more, which the watch does not tell.
+    /// A budget holds back the pod of a node that is drained. When it lets the pod go, the drain is
+    /// not wanted any more, which no watch tells.
     async fn drain_scene(&mut self) -> Verified {
         let (here, elsewhere) = ("n1", "n2");
         let store = self.cluster.store();
@@ -296,15 +296,23 @@ impl Story {
         self.bind_guarded("held", here, "True");
         self.bind_guarded("other", elsewhere, "False");
         self.set_condition(here, KINDS[0], "True");
-        self.pass(18.0).await?;
-        self.cluster.faults().hold_watches(Resource::Nodes, true);
-        match self.random.random_range(0..3) {
+        self.pass(14.0).await?;
+        let what = self.random.random_range(0..4);
+        self.cluster.faults().hold_watches(Resource::Nodes, what < 3);
+        match what {
             0 => self.cordon(here, false),
             1 => self.set_condition(here, KINDS[0], "False"),
-            _ => self.scale_down(here),
+            2 => self.scale_down(here),
+            // Or it is wanted, and whoever began it is not there any more.
+            _ => {
+                for replica in &self.replicas {
+                    replica.end(End::Kill(Duration::from_secs(1)));
+                }
+                return self.pass(1.0).await;
+            }
         }
         self.bind_guarded("third", elsewhere, "True");
-        self.pass(22.0).await
+        self.pass(16.0).await
     }
 
     fn bind_guarded(&self, name: &str, node: &str, ready: &str) {
