@@ -157,7 +157,7 @@ impl Stage {
         let carrier = Arc::new(Carrier { evictor, drainer });
         let tracker = TaskTracker::new();
         tasks.spawn(pump::carry(queue, carrier, pace, tracker.clone(), stop.clone()));
-        let conductor = Conductor::new(Arc::clone(&shared), drains, api);
+        let conductor = Conductor::new(Arc::clone(&shared), drains, api, 1);
         tasks.spawn(run(conductor, listed, stop, tracker));
         let told = Vec::new();
         self.process = Some(Process { shared, registry, events, told, gate, _tasks: tasks });

@@ -33,7 +33,7 @@ use story::{Subject, play};
 /// Stories in the test command.
 const SEEDS: u64 = 1_000;
 /// Those of drains.
-const DRAIN_SEEDS: u64 = 300;
+const DRAIN_SEEDS: u64 = 200;
 
 /// What is wrong with both replicas on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
