@@ -9,7 +9,7 @@ use rand::rngs::StdRng;
 use serde_json::{Value, json};
 
 use super::super::observer::drains::{GUARDED, PROTECTED, REMOVING};
-use super::super::replica::End;
+use super::super::replica::{End, Replica};
 use super::{Story, TAKE_OVER, Verified};
 use crate::drain::{
     AtDeadline, Cap, CapScope, ConditionRule, Limit, Pace, Policy, Protection, Retry, Undrainable,
@@ -339,7 +339,7 @@ impl Story {
         let now = self.now();
         let observer = self.observer.lock();
         observer.drains.as_ref()?.unsettled(now).or_else(|| {
-            let left = self.replicas.iter().find_map(|replica| replica.order_left())?;
+            let left = self.replicas.iter().find_map(Replica::order_left)?;
             let is_drained = self.nodes_in_phase("draining").contains(&left);
             (!is_drained).then(|| format!("an order is left for node {left}"))
         })
