@@ -90,21 +90,21 @@ impl Api {
         stored(&answer, watched)
     }
 
-    /// Sets the node's condition `DrainScheduled` to another status, and returns the node as it is
-    /// then. Refused if it is another node by now.
+    /// Sets the node's condition `DrainScheduled` to another status, unless the node has changed since
+    /// it was read (409), and returns it as it is then.
     ///
     /// # Errors
     /// See [`RequestError`].
     pub async fn mark_scheduled(
         &self,
-        node: &Node,
+        read: &StoredNode,
         scheduled: bool,
         message: &str,
         now: Timestamp,
         watched: &Watched,
     ) -> Result<StoredNode, RequestError> {
         let body = json!({
-            "metadata": {"uid": node.uid.to_string()},
+            "metadata": {"uid": read.node.uid.to_string(), "resourceVersion": read.version},
             "status": {"conditions": [{
                 "type": Upkeep::SCHEDULED_CONDITION,
                 "status": if scheduled { "True" } else { "False" },
@@ -114,7 +114,7 @@ impl Api {
                 "lastTransitionTime": whole_seconds(now),
             }]},
         });
-        let path = format!("/api/v1/nodes/{}/status?fieldManager={FIELD_MANAGER}", node.name);
+        let path = format!("/api/v1/nodes/{}/status?fieldManager={FIELD_MANAGER}", read.node.name);
         let kind = "application/strategic-merge-patch+json";
         let request = request(Method::PATCH, &path, wire::MEDIA_TYPE, Some(kind), &body)?;
         let label = Label { verb: "patch", resource: "nodes/status" };

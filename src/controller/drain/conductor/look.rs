@@ -1,0 +1,149 @@
+//! What is on a node, and why it cannot be drained.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{Conductor, Surveyed, Went, whole};
+use crate::backoff::Backoff;
+use crate::cluster::{RequestError, StoredNode};
+use crate::drain::{
+    Change, DrainPhase, Hindrance, News, Policy, Record, Survey, owners_needed, survey,
+};
+use crate::model::{Budget, Node, Resident};
+#[cfg(test)]
+use crate::{controller::flaw::Flaw, drain::PodRules};
+
+/// Pause before it is looked again at a node that cannot be drained.
+const UNTIL_DRAINABLE: Backoff =
+    Backoff { first: Duration::from_secs(15), most: Duration::from_secs(60) };
+/// Budgets are read once for so long: many nodes are looked at at the same time.
+const BUDGETS_LAST: Duration = Duration::from_secs(1);
+/// What was found of a node's pods is used again for so long if the node has changed meanwhile.
+const SURVEY_LASTS: Duration = Duration::from_secs(1);
+
+impl Conductor {
+    /// Keeps a node cordoned that cannot be drained now.
+    pub(super) async fn hold(
+        &self,
+        stored: &StoredNode,
+        record: Record,
+        why: Arc<str>,
+        hindrances: &[Hindrance],
+    ) -> Result<Went, RequestError> {
+        let pause = self.hindered(&stored.node, &why, hindrances);
+        if record.why.as_deref() == Some(&*why) && record.phase == DrainPhase::Cordoned {
+            return Ok(Went::Later(pause));
+        }
+        let next = Some(whole(self.after(pause)));
+        let record = Record { phase: DrainPhase::Cordoned, next, why: Some(why), ..record };
+        self.write(stored, Change::note(record)).await
+    }
+
+    /// Reports why a node cannot be drained, and says when to look again.
+    pub(super) fn hindered(
+        &self,
+        node: &Node,
+        why: &Arc<str>,
+        hindrances: &[Hindrance],
+    ) -> Duration {
+        let (times, is_news) = self.trouble(&node.name, |troubles| {
+            troubles.hindered += 1;
+            let is_news = troubles.why.as_deref() != Some(why);
+            troubles.why = Some(Arc::clone(why));
+            (troubles.hindered, is_news)
+        });
+        // Said again with growing pauses: an hour of it is a handful of events, not a hundred.
+        if is_news || times.is_power_of_two() {
+            self.drains.reporter.tell(node, &News::Held(Arc::clone(why)));
+            self.drains.reporter.hindering(hindrances);
+        }
+        let who = self.troubles.hasher().hash_one(&node.name);
+        UNTIL_DRAINABLE.pause(times, who.into())
+    }
+
+    /// The pods of a node, sorted by what a drain does with them.
+    pub(super) async fn survey(
+        &self,
+        node: &Node,
+        policy: &Policy,
+    ) -> Result<Survey, RequestError> {
+        if let Some(known) = self.surveys.get(&node.name)
+            && known.policy == policy.name
+            && known.at.elapsed() < SURVEY_LASTS
+        {
+            return Ok(known.survey.clone());
+        }
+        let at = Instant::now();
+        let pods = self.api.list_pods_on(&node.name).await?;
+        let budgets = self.budgets().await?;
+        let survey = self.sorted(pods, policy, &budgets).await;
+        let known = Surveyed { at, policy: Arc::clone(&policy.name), survey: survey.clone() };
+        self.surveys.insert(node.name.clone(), known);
+        Ok(survey)
+    }
+
+    pub(super) async fn sorted(
+        &self,
+        pods: Vec<Resident>,
+        policy: &Policy,
+        budgets: &[Budget],
+    ) -> Survey {
+        let rules = &policy.pods;
+        #[cfg(test)]
+        let rules = match self.shared.flaw {
+            Some(Flaw::EvictsProtected) => &PodRules {
+                evict_daemonset: true,
+                evict_unreplicated: true,
+                protections: Vec::new(),
+                ..rules.clone()
+            },
+            _ => rules,
+        };
+        let needed = owners_needed(&pods, rules);
+        let owners = self.owners.existence(&needed).await;
+        survey(pods, rules, &owners, budgets)
+    }
+
+    /// The budgets of all namespaces. Who asks at the same time shares one answer, also a bad one.
+    pub(super) async fn budgets(&self) -> Result<Arc<[Budget]>, RequestError> {
+        let answer = {
+            let mut asked = self.budgets.lock();
+            match &*asked {
+                Some((begun, answer))
+                    if begun.elapsed() < BUDGETS_LAST || !answer.initialized() =>
+                {
+                    Arc::clone(answer)
+                }
+                _ => {
+                    let answer = Arc::default();
+                    *asked = Some((Instant::now(), Arc::clone(&answer)));
+                    answer
+                }
+            }
+        };
+        answer.get_or_init(|| async { Ok(self.api.list_budgets().await?.into()) }).await.clone()
+    }
+}
+
+/// Why a node cannot be drained, in one line; `None` if it can.
+pub(super) fn in_one_line(all: &[Hindrance]) -> Option<Arc<str>> {
+    /// More are counted only.
+    const NAMED: usize = 3;
+    if all.is_empty() {
+        return None;
+    }
+    let named: Vec<String> = all.iter().take(NAMED).map(ToString::to_string).collect();
+    let more = match all.len().saturating_sub(NAMED) {
+        0 => String::new(),
+        more => format!("; and {more} more"),
+    };
+    Some(cut(&format!("{}{more}", named.join("; "))))
+}
+
+/// As much as an annotation and an event can take of somebody else's words.
+pub(super) fn cut(text: &str) -> Arc<str> {
+    const MOST: usize = 800;
+    text.chars().take(MOST).collect::<String>().into()
+}

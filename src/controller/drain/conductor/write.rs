@@ -1,0 +1,88 @@
+//! Writes a node, with what belongs to its record.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::{Conductor, Went, whole};
+use crate::cluster::{RequestError, StoredNode, UpkeepPatch};
+#[cfg(test)]
+use crate::controller::flaw::Flaw;
+use crate::drain::{Change, Cordon, Record};
+use crate::model::Upkeep;
+
+impl Conductor {
+    pub(super) async fn write(
+        &self,
+        stored: &StoredNode,
+        mut change: Change,
+    ) -> Result<Went, RequestError> {
+        #[cfg(test)]
+        if self.shared.flaw == Some(Flaw::UncordonsForeign) && change.record.is_none() {
+            change.unschedulable = Some(false);
+        }
+        let taints = self.taints(stored, &mut change);
+        let was_ours = stored
+            .node
+            .upkeep
+            .as_ref()
+            .is_some_and(|upkeep| upkeep.draino_conditions.is_some() && is_ours(upkeep));
+        let draino_conditions = match &change.record {
+            Some(record) if record.cordon == Cordon::Ours => Some(Some(record.draino_conditions())),
+            _ if was_ours => Some(None),
+            _ => None,
+        };
+        let patch = UpkeepPatch {
+            record: change.record.as_ref().map(Record::format),
+            draino_conditions,
+            unschedulable: change.unschedulable,
+            retry_taken: change.retry_taken,
+            taints,
+        };
+        let written = self.api.patch_upkeep(stored, &patch, &self.drains.watched).await?;
+        self.drains.reporter.tell(&stored.node, &change.news);
+        Ok(Went::On(written))
+    }
+
+    /// All taints that the node is to have, if those change: ours comes and goes with our cordon.
+    pub(super) fn taints(&self, stored: &StoredNode, change: &mut Change) -> Option<Vec<Value>> {
+        let record = stored.node.upkeep.as_ref().and_then(|upkeep| upkeep.record.as_deref());
+        let had = record.and_then(|text| Record::parse(text).ok()).and_then(|record| record.taint);
+        let wanted = match &mut change.record {
+            Some(record) if record.cordon == Cordon::Ours => {
+                if change.unschedulable == Some(true) {
+                    let policy = self.drains.policy(record.policy());
+                    record.taint = policy.and_then(|policy| policy.status_taint.clone());
+                }
+                record.taint.clone()
+            }
+            Some(record) => {
+                record.taint = None;
+                None
+            }
+            None => None,
+        };
+        if wanted == had {
+            return None;
+        }
+        let is_ours = |taint: &Value, key: &Option<Arc<str>>| {
+            taint["effect"] == "NoSchedule" && key.as_deref().is_some_and(|key| taint["key"] == key)
+        };
+        let others = |taint: &&Value| !is_ours(taint, &had) && !is_ours(taint, &wanted);
+        let mut taints: Vec<Value> = stored.taints.iter().filter(others).cloned().collect();
+        if let Some(key) = &wanted {
+            let now = whole(self.shared.clock.now());
+            taints.push(json!({"key": &**key, "effect": "NoSchedule", "timeAdded": now}));
+        }
+        Some(taints)
+    }
+}
+
+fn is_ours(upkeep: &Upkeep) -> bool {
+    match upkeep.record.as_deref().map(Record::parse) {
+        Some(Ok(record)) => record.cordon == Cordon::Ours,
+        Some(Err(_)) => false,
+        // draino's own, taken over.
+        None => upkeep.unschedulable,
+    }
+}
