@@ -1,4 +1,5 @@
-//! ostrakon removes pods from nodes: by NoExecute taints, at their deadlines.
+//! ostrakon removes pods from nodes: by NoExecute taints, at their deadlines, and by cordon and drain,
+//! where a node's conditions are bad.
 //!
 //! The rooms, in the order in which data flows through them:
 //!

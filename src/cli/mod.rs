@@ -24,7 +24,7 @@ const WRONG_USAGE: u8 = 2;
 #[error("{0}")]
 struct Usage(String);
 
-/// Removes pods from nodes: by NoExecute taints, at their deadlines.
+/// Removes pods from nodes: by NoExecute taints at their deadlines, and by cordon and drain.
 #[derive(Debug, Parser)]
 #[command(name = "ostrakon", version, propagate_version = true, max_term_width = 100)]
 #[command(after_help = "Exit codes: 0 done or stopped by a signal, 1 failed, 2 wrong usage.")]
