@@ -105,11 +105,6 @@ impl Backlog {
         self.pods.get_mut(&uid).map(|mut entry| change(&mut entry))
     }
 
-    /// All pods of the backlog, in no order.
-    pub fn list(&self) -> Vec<Condemned> {
-        self.pods.iter().map(|entry| entry.value().clone()).collect()
-    }
-
     /// How many pods are in.
     pub fn len(&self) -> usize {
         self.pods.len()
