@@ -22,6 +22,12 @@ impl Backoff {
         let full = self.first.saturating_mul(1 << doublings).min(self.most);
         full.mul_f64(1.0 - 0.5 * spread(who, failures))
     }
+
+    /// The same, and not less than the server asks for; but whoever asks for more than the longest
+    /// is not waited for: some proxies ask for hours.
+    pub fn pause_asked(&self, failures: u32, who: u128, asked: Option<Duration>) -> Duration {
+        self.pause(failures, who).max(asked.unwrap_or_default().min(self.most))
+    }
 }
 
 /// A number in 0..1 that looks random and depends on nothing but what is given.

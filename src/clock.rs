@@ -11,9 +11,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use parking_lot::RwLock;
 use tokio::time::Instant;
+
+use crate::model::later;
 
 /// Timers are cut into pieces of at most this length; whoever handles one looks at the deadline
 /// again. tokio's `DelayQueue` panics beyond about 2.18 years.
@@ -47,7 +49,7 @@ impl Clock {
     /// The time of the cluster.
     pub fn now(&self) -> Timestamp {
         let base = *self.base.read();
-        add(base.wall, base.monotonic.elapsed())
+        later(base.wall, base.monotonic.elapsed())
     }
 
     /// The monotonic time at which this clock will show `moment`, but at the most a day from now,
@@ -73,11 +75,6 @@ pub fn system_time() -> Timestamp {
 /// A moment as the API stores it: whole seconds, UTC.
 pub fn whole_seconds(moment: Timestamp) -> String {
     format!("{moment:.0}")
-}
-
-fn add(moment: Timestamp, by: Duration) -> Timestamp {
-    let by = SignedDuration::try_from(by).unwrap_or(SignedDuration::MAX);
-    moment.saturating_add(by).unwrap_or(Timestamp::MAX)
 }
 
 #[cfg(test)]

@@ -25,7 +25,7 @@ use jiff::Timestamp;
 
 use super::duration::{DURATION_REMEDY, format_duration, parse_duration};
 use super::syntax::SyntaxError;
-use crate::model::{ConditionStatus, Upkeep};
+use crate::model::{ConditionStatus, Upkeep, later};
 
 /// A condition that makes a node bad.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -209,11 +209,6 @@ pub fn recorded_conditions(text: &str) -> Vec<ConditionRule> {
         _ => ConditionRule::parse(entry).ok(),
     };
     text.split(';').filter_map(|entry| read(entry.trim())).collect()
-}
-
-/// A moment so much later, the last one of all if there is none.
-fn later(moment: Timestamp, by: Duration) -> Timestamp {
-    moment.saturating_add(by).unwrap_or(Timestamp::MAX)
 }
 
 #[cfg(test)]

@@ -9,9 +9,8 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::ledger::after;
 use super::{Claim, Cordon, DrainPhase, Policy, Record};
-use crate::model::{Autoscaler, ConditionStatus, Node, Upkeep};
+use crate::model::{Autoscaler, ConditionStatus, Node, Upkeep, later, second_of};
 
 mod standing;
 
@@ -303,7 +302,7 @@ fn uncordoned_by_others(record: Record, bad: &Badness) -> Step {
 /// Notes since when a condition is not reported any more, or that it is again.
 fn keep_vanished(record: &Record, clearing: &Clearing, now: Timestamp) -> Option<Step> {
     let vanished = match (clearing.some_absent, record.vanished) {
-        (true, None) => Some(whole(now)),
+        (true, None) => Some(second_of(now)),
         (false, Some(_)) => None,
         _ => return None,
     };
@@ -451,7 +450,7 @@ fn still_bad(
         }
         DrainPhase::Draining => draining(node, record, now),
         DrainPhase::Drained => {
-            let at = after(record.ended.unwrap_or(now), policy.lingering);
+            let at = later(record.ended.unwrap_or(now), policy.lingering);
             if record.lingers {
                 Step::Rest
             } else if at > now {
@@ -492,11 +491,6 @@ fn draining(node: &Node, record: Record, now: Timestamp) -> Step {
 /// The first moment from this one on at which a drain may begin.
 fn opens(policy: &Policy, from: Timestamp) -> Timestamp {
     policy.next_opening(from).unwrap_or(Timestamp::MAX)
-}
-
-/// As the API stores times: whole seconds.
-fn whole(moment: Timestamp) -> Timestamp {
-    Timestamp::from_second(moment.as_second()).unwrap_or(moment)
 }
 
 #[cfg(test)]

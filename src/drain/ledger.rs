@@ -12,7 +12,7 @@ use ahash::AHashMap;
 use jiff::Timestamp;
 
 use super::{Cap, CapScope, DrainPhase, Limit, Policy, Record};
-use crate::model::{Autoscaler, NodeName, Upkeep};
+use crate::model::{Autoscaler, NodeName, Upkeep, later};
 
 /// For how long a grant counts that the nodes do not show: the write failed without an answer, or
 /// the watch is that late.
@@ -87,7 +87,7 @@ impl Ledger {
 
     /// Takes in a version of a node.
     pub fn see(&mut self, name: &NodeName, upkeep: &Upkeep) {
-        self.plan(name, upkeep.record.as_deref().and_then(|text| Record::parse(text).ok()));
+        self.plan(name, Record::of(upkeep));
         if upkeep.unschedulable {
             self.granted.remove(name);
             self.withdraw(name);
@@ -167,8 +167,8 @@ impl Ledger {
         self.slots.remove(name);
         let others = self.slots.values().filter(|(of, _)| *of == policy.name).map(|(_, at)| *at);
         let latest = others.chain(self.begun.get(&policy.name).copied()).max();
-        let earliest = after(now, policy.pace.notice);
-        let spaced = latest.map(|latest| after(latest, policy.pace.spacing));
+        let earliest = later(now, policy.pace.notice);
+        let spaced = latest.map(|latest| later(latest, policy.pace.spacing));
         let slot = spaced.map_or(earliest, |spaced| spaced.max(earliest));
         let slot = policy.next_opening(slot).unwrap_or(slot);
         self.slots.insert(name.clone(), (Arc::clone(&policy.name), slot));
@@ -188,7 +188,7 @@ impl Ledger {
         now: Timestamp,
     ) -> Result<(), Timestamp> {
         let begun = self.begun.get(&policy.name);
-        if begun.is_some_and(|begun| after(*begun, policy.pace.spacing) > now) {
+        if begun.is_some_and(|begun| later(*begun, policy.pace.spacing) > now) {
             self.slots.remove(name);
             return Err(self.slot(name, policy, now));
         }
@@ -279,7 +279,7 @@ impl Ledger {
     }
 
     fn expire(&mut self, now: Timestamp) {
-        let old = |at: &Timestamp| after(*at, GRANT_LASTS) < now;
+        let old = |at: &Timestamp| later(*at, GRANT_LASTS) < now;
         let expired: Vec<NodeName> =
             self.granted.iter().filter(|(_, at)| old(at)).map(|(name, _)| name.clone()).collect();
         for name in expired {
@@ -322,11 +322,6 @@ impl Ledger {
             }
         }
     }
-}
-
-/// A moment so long after another; the end of time where that is beyond it.
-pub(super) fn after(moment: Timestamp, time: Duration) -> Timestamp {
-    moment.saturating_add(time).unwrap_or(Timestamp::MAX)
 }
 
 #[cfg(test)]

@@ -11,6 +11,8 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use crate::model::Upkeep;
+
 /// How far it came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -176,6 +178,11 @@ impl Record {
     /// newer version's record can be read.
     pub fn parse(text: &str) -> Result<Self, ParseRecordError> {
         Ok(serde_json::from_str(text)?)
+    }
+
+    /// The record of a node, if it has one that can be read.
+    pub fn of(upkeep: &Upkeep) -> Option<Self> {
+        Self::parse(upkeep.record.as_deref()?).ok()
     }
 
     /// The text of the annotation.

@@ -8,8 +8,7 @@ use jiff::Timestamp;
 use super::PodRules;
 use super::budget::{self, Obstacle};
 use super::filter::{self, Fate, OwnerUnknown, Stay, Why};
-use super::ledger::after;
-use crate::model::{Budget, Owners, Phase, PodRef, Resident};
+use crate::model::{Budget, Owners, Phase, PodRef, Resident, later};
 
 /// A scheduler that has not seen the cordon may still bind pods for so long.
 const SETTLES: Duration = Duration::from_secs(10);
@@ -104,7 +103,7 @@ impl Survey {
     pub fn leave_later(&mut self, started: Timestamp) {
         let came_later = |pod: &Resident| {
             let is_daemon = pod.controller.as_ref().is_some_and(filter::is_daemon_set);
-            let settled = if is_daemon { started } else { after(started, SETTLES) };
+            let settled = if is_daemon { started } else { later(started, SETTLES) };
             pod.created.is_some_and(|created| created > settled)
         };
         let (later, go): (Vec<_>, Vec<_>) =

@@ -229,7 +229,7 @@ impl<J: DrainJudge, R: DrainRequests, N: DrainNotices> Drainer<J, R, N> {
         self.metrics.ended(Counted::Blocked);
         let what = format!("budget {}", budget.unwrap_or_default());
         let (refusals, new) = self.refused(job, message, what);
-        let pause = pause(BLOCKED, refusals, job, after);
+        let pause = BLOCKED.pause_asked(refusals, job.pod.uid.0, after);
         if new {
             info!(pod = %job.pod, uid = %job.pod.uid, node = %job.pod.node, reason = message,
                 ?pause, "a disruption budget holds a pod of a drained node back");
@@ -286,7 +286,7 @@ impl<J: DrainJudge, R: DrainRequests, N: DrainNotices> Drainer<J, R, N> {
             (ordered.failures, ordered.reported.insert(kind.label().to_owned()))
         });
         let (failures, new) = noted.unwrap_or((1, false));
-        let pause = pause(BACKOFF, failures, job, after);
+        let pause = BACKOFF.pause_asked(failures, job.pod.uid.0, after);
         if new {
             warn!(pod = %job.pod, uid = %job.pod.uid, cause = kind.label(), error = message,
                 ?pause, "eviction for a drain failed; it will be tried again");
@@ -308,13 +308,6 @@ impl<J: DrainJudge, R: DrainRequests, N: DrainNotices> Drainer<J, R, N> {
         });
         Outcome::Again(pause)
     }
-}
-
-/// The pause after so many tries in a row, and not less than the server asks for; but whoever asks
-/// for more than the longest is not waited for: some proxies ask for hours.
-fn pause(backoff: Backoff, tries: u32, job: &OrderedJob, asked: Option<Duration>) -> Duration {
-    let asked = asked.unwrap_or_default().min(backoff.most);
-    backoff.pause(tries, job.pod.uid.0).max(asked)
 }
 
 /// How far an attempt came.

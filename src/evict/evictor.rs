@@ -275,9 +275,7 @@ impl<J: Judge, R: Requests, N: Notices> Evictor<J, R, N> {
                 (condemned.failures, condemned.reported.insert(kind))
             })
             .unwrap_or((1, true));
-        // Whoever asks for more is not waited for: some proxies ask for hours.
-        let asked = after.unwrap_or_default().min(BACKOFF.most);
-        let pause = BACKOFF.pause(failures, job.pod.uid.0).max(asked);
+        let pause = BACKOFF.pause_asked(failures, job.pod.uid.0, after);
         if new {
             warn!(pod = %job.pod, uid = %job.pod.uid, cause = kind.label(), error = message,
                 ?pause, "eviction failed; it will be tried again until it succeeds");

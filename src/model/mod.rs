@@ -8,6 +8,7 @@ mod budget;
 #[cfg(test)]
 pub(crate) mod build;
 mod deadline;
+mod moment;
 mod node;
 mod pod;
 mod resident;
@@ -19,6 +20,7 @@ mod verdict;
 
 pub use budget::{Amount, Budget, Demand, Requirement, Selector, Test};
 pub use deadline::Deadline;
+pub use moment::{later, second_of};
 pub use node::{Anchors, FirstSeen, Node, NodeName, Outage, Ready};
 pub use pod::{Disruption, Pod, PodClass, PodRef};
 pub use resident::{Existence, LocalVolume, LocalVolumeKind, Owner, Owners, Phase, Resident};

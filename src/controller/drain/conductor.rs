@@ -27,7 +27,7 @@ use crate::controller::state::Shared;
 use crate::drain::{
     Act, Change, Claim, Cordon, DrainPhase, News, Policy, Record, Step, Survey, Undrainable,
 };
-use crate::model::{Budget, ConditionStatus, Node, NodeName};
+use crate::model::{Budget, ConditionStatus, Node, NodeName, later, second_of};
 use crate::pipeline::Outcome;
 
 mod look;
@@ -45,6 +45,7 @@ const BACKOFF: Backoff =
     Backoff { first: Duration::from_millis(250), most: Duration::from_secs(30) };
 /// Pause after a step that panicked.
 const AFTER_PANIC: Duration = Duration::from_secs(10);
+
 /// Carries out steps of drains. Clones share everything.
 #[derive(Clone)]
 pub(in crate::controller) struct Conductor {
@@ -360,7 +361,7 @@ impl Conductor {
                         ledger.withdraw(&node.name);
                         return Ok(Went::Later(pause));
                     }
-                    record.next = Some(whole(self.after(pause)));
+                    record.next = Some(second_of(self.after(pause)));
                     record.why = Some(why);
                 }
             }
@@ -410,7 +411,7 @@ impl Conductor {
     }
 
     fn after(&self, pause: Duration) -> Timestamp {
-        after(self.shared.clock.now(), pause)
+        later(self.shared.clock.now(), pause)
     }
 }
 
@@ -439,18 +440,9 @@ fn again(pause: Duration) -> Outcome<()> {
     Outcome::Retry { not_before: Instant::now() + pause, value: () }
 }
 
-fn after(moment: Timestamp, time: Duration) -> Timestamp {
-    moment.saturating_add(time).unwrap_or(Timestamp::MAX)
-}
-
-/// As the API stores times: whole seconds.
-fn whole(moment: Timestamp) -> Timestamp {
-    Timestamp::from_second(moment.as_second()).unwrap_or(moment)
-}
-
-/// The same, and not earlier.
+/// The second that a moment is in, or the next one: never earlier than it.
 fn whole_up(moment: Timestamp) -> Timestamp {
-    whole(after(moment, Duration::from_nanos(999_999_999)))
+    second_of(later(moment, Duration::from_nanos(999_999_999)))
 }
 
 /// As much of a seed as a generator takes.

@@ -117,8 +117,7 @@ impl Collector for Nodes {
         let mut counts = [0; DrainPhase::ALL.len()];
         if let Some(shared) = self.shared.upgrade() {
             shared.view.each_node(|node| {
-                let record = node.upkeep.as_ref().and_then(|upkeep| upkeep.record.as_deref());
-                if let Some(Ok(record)) = record.map(Record::parse) {
+                if let Some(record) = node.upkeep.as_deref().and_then(Record::of) {
                     counts[record.phase as usize] += 1;
                 }
             });

@@ -60,8 +60,7 @@ impl Drains {
     /// says so.
     pub(super) fn gone(&self, node: &Node, leads: bool) {
         self.ledger.lock().forget(&node.name);
-        let record = node.upkeep.as_ref().and_then(|upkeep| upkeep.record.as_deref());
-        if let Some(Ok(record)) = record.map(Record::parse)
+        if let Some(record) = node.upkeep.as_deref().and_then(Record::of)
             && record.phase == DrainPhase::Draining
             && leads
         {

@@ -6,9 +6,8 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use crate::drain::condition::{ConditionRule, Holding};
-use crate::drain::ledger::after;
 use crate::drain::{Claim, DrainPhase, Policy, Record};
-use crate::model::Upkeep;
+use crate::model::{Upkeep, later};
 
 /// Which policies find the node bad.
 #[derive(Debug)]
@@ -142,7 +141,7 @@ impl Clearing {
         let holding = rule.judge(upkeep, now);
         if holding == Holding::Absent {
             self.some_absent = true;
-            return Some(after(record.vanished?, rule.clear_after?));
+            return Some(later(record.vanished?, rule.clear_after?));
         }
         let is_asked = policy.is_some_and(|policy| policy.selects(&upkeep.labels));
         self.some_stale |= is_asked && configured.is_some() && holding == Holding::Stale;

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{Conductor, Surveyed, Went, whole};
+use super::{Conductor, Surveyed, Went};
 use crate::backoff::Backoff;
 use crate::cluster::{RequestError, StoredNode};
 use crate::drain::{
     Change, DrainPhase, Hindrance, News, Policy, Record, Survey, owners_needed, survey,
 };
-use crate::model::{Budget, Node, Resident};
+use crate::model::{Budget, Node, Resident, second_of};
 #[cfg(test)]
 use crate::{controller::flaw::Flaw, drain::PodRules};
 
@@ -36,7 +36,7 @@ impl Conductor {
         if record.why.as_deref() == Some(&*why) && record.phase == DrainPhase::Cordoned {
             return Ok(Went::Later(pause));
         }
-        let next = Some(whole(self.after(pause)));
+        let next = Some(second_of(self.after(pause)));
         let record = Record { phase: DrainPhase::Cordoned, next, why: Some(why), ..record };
         self.write(stored, Change::note(record)).await
     }

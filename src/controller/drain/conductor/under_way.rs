@@ -9,12 +9,12 @@ use tokio::time::Instant;
 use tracing::{debug, warn};
 
 use super::look::{cut, in_one_line};
-use super::{Conductor, Went, after, whole, whole_up};
+use super::{Conductor, Went, whole_up};
 use crate::backoff::Backoff;
 use crate::cluster::{RequestError, StoredNode};
 use crate::drain::{AtDeadline, Change, Cordon, DrainPhase, News, Policy, Record, Survey, turn};
 use crate::evict::Order;
-use crate::model::{Node, NodeName, PodRef, Resident};
+use crate::model::{Node, NodeName, PodRef, Resident, later, second_of};
 
 /// The pods of a node that is drained are listed this often at the most.
 const LIST_EVERY: Duration = Duration::from_secs(1);
@@ -32,7 +32,7 @@ impl Conductor {
         if let Some(why) = in_one_line(&hindrances) {
             return self.hold(stored, record, why, &hindrances).await;
         }
-        let now = whole(self.shared.clock.now());
+        let now = second_of(self.shared.clock.now());
         let is_retry = record.phase == DrainPhase::Failed;
         if !is_retry {
             let begun = self.drains.ledger.lock().begin(&node.name, policy, now);
@@ -91,19 +91,7 @@ impl Conductor {
             }
         }
         if survey.is_drained() {
-            let hindrances = survey.lasting();
-            if let Some(why) = in_one_line(&hindrances) {
-                return self.hold(stored, record.clone(), why, &hindrances).await;
-            }
-            let record = Record {
-                phase: DrainPhase::Drained,
-                ended: Some(whole(now)),
-                next: None,
-                why: None,
-                ..record.clone()
-            };
-            let news = News::Drained { cause: "evicted" };
-            return self.write(stored, Change { news, ..Change::note(record) }).await;
+            return self.finish(stored, record.clone(), &survey).await;
         }
         for unknown in &survey.unknown {
             debug!(node = %node.name, error = %unknown, "a pod of the drain cannot be judged yet");
@@ -141,6 +129,28 @@ impl Conductor {
         Ok(Went::Done)
     }
 
+    /// Ends a drain that has nothing left to evict.
+    async fn finish(
+        &self,
+        stored: &StoredNode,
+        record: Record,
+        survey: &Survey,
+    ) -> Result<Went, RequestError> {
+        let hindrances = survey.lasting();
+        if let Some(why) = in_one_line(&hindrances) {
+            return self.hold(stored, record, why, &hindrances).await;
+        }
+        let record = Record {
+            phase: DrainPhase::Drained,
+            ended: Some(second_of(self.shared.clock.now())),
+            next: None,
+            why: None,
+            ..record
+        };
+        let news = News::Drained { cause: "evicted" };
+        self.write(stored, Change { news, ..Change::note(record) }).await
+    }
+
     /// How long to wait until the pods of a node are listed again: each one that goes asks for it.
     pub(super) fn too_soon(&self, name: &NodeName) -> Option<Duration> {
         let now = Instant::now();
@@ -162,9 +172,9 @@ impl Conductor {
         let Some(policy) = self.drains.policy(record.policy()) else { return Ok(Went::Done) };
         let survey = self.survey(node, policy).await?;
         if survey.is_drained() {
-            return self.conduct(stored, &record).await;
+            return self.finish(stored, record, &survey).await;
         }
-        let now = whole(self.shared.clock.now());
+        let now = second_of(self.shared.clock.now());
         if let Some(record) = self.extended(node, &record, now) {
             return self.write(stored, Change::note(record)).await;
         }
@@ -173,7 +183,7 @@ impl Conductor {
             warn!(node = %node.name, %left, "the drain's deadline is over; what is left is deleted");
             let record = Record {
                 forced: true,
-                deadline: Some(after(now, survey.longest_grace() + policy.headroom)),
+                deadline: Some(later(now, survey.longest_grace() + policy.headroom)),
                 why: Some(left),
                 ..record
             };
@@ -185,7 +195,7 @@ impl Conductor {
         let retry = Backoff { first: policy.retry.first, most: policy.retry.most };
         let who = self.troubles.hasher().hash_one(&node.name);
         let next = (failures < policy.retry.attempts)
-            .then(|| whole(after(now, retry.pause(failures, who.into()))));
+            .then(|| second_of(later(now, retry.pause(failures, who.into()))));
         let record = Record {
             phase: DrainPhase::Failed,
             cordon: if lifts { Cordon::Lifted } else { record.cordon },
@@ -222,7 +232,7 @@ impl Conductor {
         }
         warn!(node = %node.name, ?span, "the drain's deadline is over, but nobody was at it; it is \
             given its time once more");
-        let (started, deadline) = (Some(now), Some(after(now, span)));
+        let (started, deadline) = (Some(now), Some(later(now, span)));
         Some(Record { started, deadline, extended: true, ..record.clone() })
     }
 }
@@ -248,5 +258,5 @@ fn left(survey: &Survey) -> String {
 
 fn deadline(policy: &Policy, survey: &Survey, now: Timestamp) -> Timestamp {
     let grace = policy.max_grace.unwrap_or_else(|| survey.longest_grace());
-    after(now, policy.deadline.unwrap_or(grace + policy.headroom))
+    later(now, policy.deadline.unwrap_or(grace + policy.headroom))
 }

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::{Conductor, Went, whole};
+use super::{Conductor, Went};
 use crate::cluster::{RequestError, StoredNode, UpkeepPatch};
 #[cfg(test)]
 use crate::controller::flaw::Flaw;
 use crate::drain::{Change, Cordon, Record};
-use crate::model::Upkeep;
+use crate::model::{Upkeep, second_of};
 
 impl Conductor {
     pub(super) async fn write(
@@ -46,8 +46,8 @@ impl Conductor {
 
     /// All taints that the node is to have, if those change: ours comes and goes with our cordon.
     pub(super) fn taints(&self, stored: &StoredNode, change: &mut Change) -> Option<Vec<Value>> {
-        let record = stored.node.upkeep.as_ref().and_then(|upkeep| upkeep.record.as_deref());
-        let had = record.and_then(|text| Record::parse(text).ok()).and_then(|record| record.taint);
+        let record = stored.node.upkeep.as_deref().and_then(Record::of);
+        let had = record.and_then(|record| record.taint);
         let wanted = match &mut change.record {
             Some(record) if record.cordon == Cordon::Ours => {
                 if change.unschedulable == Some(true) {
@@ -71,7 +71,7 @@ impl Conductor {
         let others = |taint: &&Value| !is_ours(taint, &had) && !is_ours(taint, &wanted);
         let mut taints: Vec<Value> = stored.taints.iter().filter(others).cloned().collect();
         if let Some(key) = &wanted {
-            let now = whole(self.shared.clock.now());
+            let now = second_of(self.shared.clock.now());
             taints.push(json!({"key": &**key, "effect": "NoSchedule", "timeAdded": now}));
         }
         Some(taints)
