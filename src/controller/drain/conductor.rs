@@ -427,7 +427,7 @@ fn is_refused(error: &RequestError) -> bool {
 
 fn act_name(act: &Act) -> &'static str {
     match act {
-        Act::Begin { .. } => "cordon",
+        Act::Begin { .. } | Act::Write(Change { unschedulable: Some(true), .. }) => "cordon",
         Act::Schedule(_) => "schedule",
         Act::Start(_) | Act::Conduct(_) | Act::Expire(_) => "drain",
         Act::Write(Change { unschedulable: Some(false), .. }) => "uncordon",
