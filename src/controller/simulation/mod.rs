@@ -13,12 +13,17 @@
 //! (the wire's words) at each request, P3 (the same deadline, whoever leads) in calm stories after
 //! each step, and P2 (no lost eviction) at the end, when the faults are over.
 //!
-//! Other stories are about drains: conditions go bad and clear, people cordon, uncordon and ask for
-//! one more try, cluster-autoscaler begins to remove a node and thinks better of it. There the
-//! observer checks at each request that a pod goes only if its node is cordoned, bad and being
-//! drained, and no filter protects it (P1), that no cordon exceeds a cap (P5), that no foreign
-//! cordon is undone, nor one of ours too early, and that a node that is being removed is left alone
-//! (P6), and at the end that each node is what it has to be by then (P2).
+//! Other stories are about drains: conditions go bad and clear, or are not heard of any more; people
+//! cordon, uncordon, relabel and ask for one more try; pods are protected while they are evicted;
+//! nodes bear draino's cordons, and NoExecute taints beside their drains; cluster-autoscaler begins
+//! to remove a node and thinks better of it. Policies have caps on all nodes and by label, windows,
+//! spacings, status taints, conditions that never clear and conditions that grow stale. There the
+//! observer checks besides, at each request, that a pod is evicted only if its node is cordoned, bad
+//! and being drained, and no filter protects it (P1), that no cordon exceeds a cap and no drain
+//! begins outside of a window (P5), that no foreign cordon is undone, nor one of ours too early, nor
+//! what a person has uncordoned, and that a node that is being removed is left alone (P6), that
+//! events, draino's condition and annotation have the known words (P7), and at the end that each node
+//! is what it has to be by then (P2), and that the metrics are those of `docs/metrics.md` (P7).
 //!
 //! `OSTRAKON_SEED=n cargo test --lib controller::simulation` replays one story; `make soak SEEDS=n`
 //! plays that many.
