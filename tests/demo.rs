@@ -183,7 +183,7 @@ fn the_rules_of_the_built_in_controller_fail_it() {
 
 fn the_story_comes_out_under_faults() {
     // The last one strikes for certain, so that faults that befall nobody would be seen.
-    let faults = ["refuse=503,chance=20%", "latency=20ms", "cut,times=9,verb=delete,resource=pods"];
+    let faults = ["refuse=503,chance=5%", "latency=20ms", "cut,times=9,verb=delete,resource=pods"];
     let faults = faults.map(|fault| ["--fault", fault]).concat();
     let output = run(&[&SMALL[..], &faults, &["--log-level", "info"]].concat());
     let said = String::from_utf8_lossy(&output.stderr);
