@@ -119,10 +119,16 @@ async fn live(life: Life, mut commands: mpsc::UnboundedReceiver<End>) {
         let alive = Arc::new(AtomicBool::new(true));
         let begun = async {
             loop {
-                match prepare(&cluster, &identity, &alive, &ahead, broken, &policies).await {
-                    Some(prepared) => break prepared,
-                    None => sleep(RESTART).await,
+                let prepared = prepare(&cluster, &identity, &alive, &ahead, broken, &policies);
+                if let Some(prepared) = prepared.await {
+                    let shared = Arc::clone(&prepared.shared);
+                    let readiness = Readiness::default();
+                    let gates = (readiness.gate("nodes"), readiness.gate("pods"));
+                    if let Ok(engine) = prepared.begin(gates).await {
+                        break (engine, shared);
+                    }
                 }
+                sleep(RESTART).await;
             }
         };
         let down = tokio::select! {
@@ -132,11 +138,9 @@ async fn live(life: Life, mut commands: mpsc::UnboundedReceiver<End>) {
                 let Some(End::Stop(down) | End::Kill(down)) = command else { return };
                 down
             }
-            prepared = begun => {
+            (mut engine, shared) = begun => {
                 working.lock().clone_from(&identity);
-                *knows.lock() = Some(Arc::clone(&prepared.shared));
-                let readiness = Readiness::default();
-                let mut engine = prepared.begin((readiness.gate("nodes"), readiness.gate("pods")));
+                *knows.lock() = Some(shared);
                 tokio::select! {
                     biased;
                     command = commands.recv() => match command {
