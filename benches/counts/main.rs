@@ -47,16 +47,9 @@ fn main() -> ExitCode {
     // cargo adds a flag of its own.
     let words: Vec<String> = std::env::args().skip(1).filter(|word| word != "--bench").collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    match run(&words) {
-        Some(said) => {
-            eprintln!("counts: {said}");
-            ExitCode::SUCCESS
-        }
-        None => {
-            eprintln!("counts: {USAGE}");
-            ExitCode::FAILURE
-        }
-    }
+    let said = run(&words);
+    eprintln!("counts: {}", said.as_deref().unwrap_or(USAGE));
+    if said.is_some() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// Does what the words say, and says what came of it; `None` if they make no sense.
