@@ -38,8 +38,8 @@ e2e: control-plane ## scenarios that share a real control plane; skipped without
 e2e-alone: control-plane ## scenarios that need a control plane to themselves: faults, kills, restarts; by hand, 20 minutes
 	OSTRAKON_E2E=alone $(CARGO) test --locked --test e2e
 
-recordings: control-plane ## answers of a real API server that the embedded one is compared with
-	OSTRAKON_RECORD=1 $(CARGO) test --locked --test e2e -- the_recordings_are_true
+recordings: control-plane ## what a real control plane does, with which the embedded one is compared
+	OSTRAKON_RECORD=1 $(CARGO) test --locked --test e2e -- likeness::
 
 e2e-upstream: control-plane ## Kubernetes' own NoExecute cases, with and without ostrakon; skipped without Go
 	$(CARGO) test --locked --test upstream

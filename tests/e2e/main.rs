@@ -22,9 +22,9 @@
 mod ctx;
 #[path = "../harness/mod.rs"]
 mod harness;
+#[path = "../likeness/mod.rs"]
+mod likeness;
 mod scenarios;
-#[path = "../likeness/script.rs"]
-mod script;
 mod smoke;
 
 use std::process::ExitCode;

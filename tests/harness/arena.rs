@@ -54,7 +54,24 @@ impl Drop for Inner {
 
 impl Arena {
     pub(super) async fn open(bed: &Bed, name: &str) -> Result<Self> {
-        let client = bed.admin()?;
+        let lease_interval = bed.has_controllers().then(|| bed.lease_interval());
+        let arena = Self::within(bed.admin()?, name, lease_interval).await?;
+        if bed.has_controllers() {
+            let accounts: Api<ServiceAccount> = Api::namespaced(arena.client(), arena.namespace());
+            wait::until("the namespace's default ServiceAccount", ACCOUNT, async || {
+                Ok(accounts.get_opt("default").await?)
+            })
+            .await?;
+        }
+        Ok(arena)
+    }
+
+    /// An arena in any cluster. The leases of its nodes are renewed if an interval is given.
+    pub async fn within(
+        client: Client,
+        name: &str,
+        lease_interval: Option<Duration>,
+    ) -> Result<Self> {
         let namespace = namespace_name(name);
         let namespaces: Api<Namespace> = Api::all(client.clone());
         let mut object = Namespace::default();
@@ -63,14 +80,6 @@ impl Arena {
             .create(&PostParams::default(), &object)
             .await
             .with_context(|| format!("create namespace {namespace}"))?;
-        if bed.has_controllers() {
-            let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), &namespace);
-            wait::until("the namespace's default ServiceAccount", ACCOUNT, async || {
-                Ok(accounts.get_opt("default").await?)
-            })
-            .await?;
-        }
-        let lease_interval = bed.has_controllers().then(|| bed.lease_interval());
         Ok(Self(Arc::new(Inner {
             client,
             namespace,
@@ -144,6 +153,19 @@ impl Arena {
     /// Sets the node's Ready condition to `True`, `False` or `Unknown`.
     pub async fn set_ready(&self, node: &NodeRef, status: &str) -> Result<()> {
         cluster::set_ready(&self.0.client, node, status).await
+    }
+
+    /// Sets a condition on a node, with a transition now. Returns when it was there.
+    pub async fn set_condition(
+        &self,
+        node: &NodeRef,
+        kind: &str,
+        status: &str,
+    ) -> Result<Timestamp> {
+        let conditions = json!([cluster::condition(kind, status)]);
+        let patch = Patch::Strategic(json!({ "status": { "conditions": conditions } }));
+        self.nodes().patch_status(node.name(), &PatchParams::default(), &patch).await?;
+        Ok(system_time())
     }
 
     /// Puts a taint on a node, in place of one with the same key and effect. Returns the time at

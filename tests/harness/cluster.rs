@@ -171,23 +171,27 @@ pub const ARENA_LABEL: &str = "ostrakon.dev/test-arena";
 
 /// Sets the node's Ready condition to `True`, `False` or `Unknown`.
 pub(super) async fn set_ready(client: &Client, node: &NodeRef, status: &str) -> Result<()> {
-    let now = system_time();
-    let condition = json!({
-        "type": "Ready",
-        "status": status,
-        "reason": "SetByTest",
-        "message": "set by a test",
-        "lastHeartbeatTime": now,
-        "lastTransitionTime": now,
-    });
     let status = json!({ "status": {
-        "conditions": [condition],
+        "conditions": [condition("Ready", status)],
         "capacity": { "cpu": "64", "memory": "256Gi", "pods": "1000" },
         "allocatable": { "cpu": "64", "memory": "256Gi", "pods": "1000" },
     }});
     let nodes: Api<Node> = Api::all(client.clone());
     nodes.patch_status(node.name(), &PatchParams::default(), &Patch::Strategic(status)).await?;
     Ok(())
+}
+
+/// A node's condition, with a transition now.
+pub(super) fn condition(kind: &str, status: &str) -> Value {
+    let now = system_time();
+    json!({
+        "type": kind,
+        "status": status,
+        "reason": "SetByTest",
+        "message": "set by a test",
+        "lastHeartbeatTime": now,
+        "lastTransitionTime": now,
+    })
 }
 
 /// Replaces all taints.

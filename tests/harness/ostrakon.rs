@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 
 use super::bed::Bed;
 use super::metrics::Metrics;
-use super::process::{Ended, Process, Program};
+use super::process::{Ended, Leash, Process, Program};
 use super::{http, ports, wait};
 
 /// How long it may take until nodes and pods are synced, on a busy machine.
@@ -63,6 +63,11 @@ impl Launch {
 
     /// Starts it and does not wait for anything.
     pub fn spawn(self, bed: &Bed) -> Result<Ostrakon> {
+        self.spawn_in(bed.folder(), bed.leash())
+    }
+
+    /// The same without a bed: its log is in `folder`, and the leash takes it on.
+    pub fn spawn_in(self, folder: &Path, leash: &Leash) -> Result<Ostrakon> {
         let port = match self.port {
             Some(port) => port,
             None => ports::free_port()?,
@@ -86,9 +91,9 @@ impl Launch {
             path: binary(),
             args,
             env: self.env.clone(),
-            log: bed.folder().join(format!("ostrakon-{run}.log")),
+            log: folder.join(format!("ostrakon-{run}.log")),
         };
-        let process = Process::start(&program, bed.leash())?;
+        let process = Process::start(&program, leash)?;
         Ok(Ostrakon { process, log: program.log, port, launch: self })
     }
 

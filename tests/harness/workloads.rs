@@ -14,7 +14,7 @@ use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
 use super::arena::Arena;
-use super::cluster::{ARENA_LABEL, PodRef, PodSketch};
+use super::cluster::{ARENA_LABEL, NodeRef, PodRef, PodSketch};
 use super::wait;
 
 /// Label by which the pods of a workload are told.
@@ -49,6 +49,14 @@ impl Placed {
     pub fn is_healthy(&self) -> bool {
         self.ready && !self.terminating
     }
+}
+
+/// See [`Arena::held`].
+#[derive(Debug)]
+pub struct Held {
+    pub pod: PodRef,
+    pub budget: String,
+    other: PodRef,
 }
 
 /// Whether a pod's Ready condition holds.
@@ -138,6 +146,33 @@ impl Arena {
             controller: Some(true),
             block_owner_deletion: None,
         })
+    }
+
+    /// A pod of `app` on `node` that its budget holds until the other pod of the app, elsewhere, is
+    /// made ready. `elsewhere` has no kubelet that would do so.
+    pub async fn held(
+        &self,
+        app: &str,
+        node: &NodeRef,
+        elsewhere: &NodeRef,
+        like: impl Fn(&str) -> PodSketch,
+    ) -> Result<Held> {
+        let like = |name: &str| like(name).label(APP, app);
+        let pod = self.create(like(app).on(node)).await?;
+        let other = self.create(like(&format!("{app}-other")).on(elsewhere)).await?;
+        wait::until("the held pod to run", SETTLED, async || {
+            let pods = self.app(app).await?;
+            Ok(pods.iter().any(|one| one.ready && one.pod == pod).then_some(()))
+        })
+        .await?;
+        self.budget(app, app, json!({ "minAvailable": 1 })).await?;
+        Ok(Held { pod, other, budget: app.to_owned() })
+    }
+
+    /// Makes room in the budget that holds a pod.
+    pub async fn let_go(&self, held: &Held) -> Result<()> {
+        self.make_ready(&held.other).await?;
+        self.budget_allows(&held.budget, 1).await
     }
 
     /// The pods of an app as they are now.

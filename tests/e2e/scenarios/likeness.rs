@@ -1,27 +1,97 @@
-//! What the recordings say is what the API server says, so that the embedded one can be compared
-//! with them where there is no control plane.
+//! What the recordings say is what a real control plane does, so that the embedded cluster can be
+//! compared with them where there is none. With `OSTRAKON_RECORD=1` they are taken anew.
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use serde_json::Value;
 
 use crate::ctx::{Ctx, Scenario, trial};
-use crate::script;
+use crate::harness::audit::AuditRecord;
+use crate::harness::{How, User};
+use crate::likeness::difference::differences;
+use crate::likeness::stories::{Asked, Story, World};
+use crate::likeness::{ANSWERS, EXPIRED, Recording, WATCHES, outcome, script, watches};
 
 pub(super) fn trials() -> Vec<Scenario> {
-    vec![trial!(the_recordings_are_true)]
+    vec![
+        trial!(the_recorded_answers_are_true),
+        trial!(the_recorded_watches_are_true),
+        trial!(the_recorded_end_of_a_watch_is_true).alone(),
+        trial!(the_recorded_outcome_of_taints_is_true),
+        trial!(the_recorded_outcome_of_a_drain_is_true),
+        trial!(the_recorded_outcome_of_budgets_is_true),
+        trial!(the_recorded_outcome_of_a_taint_beside_a_drain_is_true),
+    ]
 }
 
-async fn the_recordings_are_true(ctx: &Ctx) -> Result<()> {
-    let arena = ctx.arena().await?;
-    let node = arena.node("n").await?;
-    let played = script::play(&arena.client(), arena.namespace(), node.name()).await?;
-    let path = script::recording();
-    if std::env::var_os("OSTRAKON_RECORD").is_some() {
-        std::fs::write(&path, format!("{}\n", serde_json::to_string_pretty(&played)?))?;
+fn is_recording() -> bool {
+    std::env::var_os("OSTRAKON_RECORD").is_some()
+}
+
+fn hold(recording: Recording, played: &Value) -> Result<()> {
+    if is_recording() {
+        recording.write(played)?;
     }
-    let recorded = std::fs::read_to_string(&path).context("make recordings")?;
-    let recorded: Vec<Value> = serde_json::from_str(&recorded)?;
-    let differences = script::differences(&recorded, &played);
+    let differences = differences(&recording.read()?, played);
     ensure!(differences.is_empty(), "{}", differences.join("\n"));
     Ok(())
+}
+
+async fn the_recorded_answers_are_true(ctx: &Ctx) -> Result<()> {
+    let arena = ctx.arena().await?;
+    let node = arena.node("n").await?;
+    hold(ANSWERS, &script::play(&arena.client(), arena.namespace(), node.name()).await?)
+}
+
+async fn the_recorded_watches_are_true(ctx: &Ctx) -> Result<()> {
+    let arena = ctx.arena().await?;
+    let node = arena.node("n").await?;
+    hold(WATCHES, &watches::play(&arena.client(), arena.namespace(), node.name()).await?)
+}
+
+async fn the_recorded_end_of_a_watch_is_true(ctx: &Ctx) -> Result<()> {
+    let arena = ctx.arena().await?;
+    ctx.bed().restart_apiserver(How::Graceful).await?;
+    hold(EXPIRED, &watches::expired(&arena.client(), arena.namespace()).await?)
+}
+
+async fn the_recorded_outcome_of_taints_is_true(ctx: &Ctx) -> Result<()> {
+    tell(ctx, Story::Taints).await
+}
+
+async fn the_recorded_outcome_of_a_drain_is_true(ctx: &Ctx) -> Result<()> {
+    tell(ctx, Story::Drain).await
+}
+
+async fn the_recorded_outcome_of_budgets_is_true(ctx: &Ctx) -> Result<()> {
+    tell(ctx, Story::Budgets).await
+}
+
+async fn the_recorded_outcome_of_a_taint_beside_a_drain_is_true(ctx: &Ctx) -> Result<()> {
+    tell(ctx, Story::Both).await
+}
+
+async fn tell(ctx: &Ctx, story: Story) -> Result<()> {
+    let _ostrakon = ctx.ostrakon().await?;
+    let arena = ctx.arena().await?;
+    let client = ctx.bed().client_for(User::Kubelets)?;
+    let by_ostrakon = || {
+        let audit = ctx.bed().audit()?.by(User::Ostrakon);
+        Ok(audit.records().iter().map(|record| asked(record)).collect())
+    };
+    let world = World::new(arena, client, by_ostrakon).await?;
+    outcome::hold(&world, story, is_recording()).await
+}
+
+/// A request as the story's outcome has it.
+fn asked(record: &AuditRecord) -> Asked {
+    Asked {
+        verb: record.verb,
+        resource: record.resource().to_owned(),
+        subresource: record.subresource().to_owned(),
+        namespace: record.namespace().to_owned(),
+        name: record.name().to_owned(),
+        uri: record.request_uri.clone(),
+        code: record.code(),
+        body: record.request_object.clone(),
+    }
 }

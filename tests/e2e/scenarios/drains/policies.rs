@@ -9,6 +9,7 @@ use anyhow::Result;
 use serde_json::{Value, json};
 
 use crate::harness::Bed;
+use crate::likeness::stories;
 
 /// Label by which nodes choose their policy.
 pub(super) const POLICY: &str = "ostrakon.test/policy";
@@ -108,6 +109,7 @@ pub(crate) fn shared(bed: &Bed) -> Result<PathBuf> {
             json!({ "deadline": deadline, "retry": again("6s"), "atDeadline": "Uncordon" }),
         ),
         with(policy(DELETING), json!({ "deadline": deadline, "atDeadline": "DeleteRest" })),
+        stories::policy(),
     ];
     write(bed, "shared", &policies)
 }

@@ -10,7 +10,6 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Event, Node, NodeCondition};
 use kube::Api;
 use kube::api::{ListParams, Patch, PatchParams};
-use ostrakon::clock::system_time;
 use ostrakon::sim::hollow::{HollowKubelets, HollowNode, Options};
 use serde_json::{Value, json};
 
@@ -18,7 +17,7 @@ use super::policies::{BROKEN, POLICY};
 use crate::ctx::Ctx;
 use crate::harness::audit::Audit;
 use crate::harness::cluster::{ARENA_LABEL, node, pod};
-use crate::harness::workloads::APP;
+use crate::harness::workloads::{APP, Held};
 use crate::harness::{Arena, Bed, NodeRef, Ostrakon, PodRef, PodSketch, User, Verb, Witness, wait};
 
 /// How soon after a condition went bad its node is cordoned.
@@ -145,18 +144,7 @@ impl Stage {
         kind: &str,
         status: &str,
     ) -> Result<Timestamp> {
-        let now = system_time();
-        let patch = json!({ "status": { "conditions": [{
-            "type": kind,
-            "status": status,
-            "reason": "SetByTest",
-            "message": "set by a test",
-            "lastHeartbeatTime": now,
-            "lastTransitionTime": now,
-        }]}});
-        let params = PatchParams::default();
-        self.nodes().patch_status(node.name(), &params, &Patch::Strategic(patch)).await?;
-        Ok(system_time())
+        self.arena.set_condition(node, kind, status).await
     }
 
     /// Makes a node bad. Returns when it was.
@@ -304,31 +292,14 @@ impl Stage {
     pub(super) async fn held(&self, node: &NodeRef, elsewhere: &NodeRef) -> Result<Held> {
         let app = format!("held-on-{}", &node.name()[self.arena.namespace().len() + 1..]);
         let keeper = self.arena.keeper(&app).await?;
-        let like = |name: &str| pod(name).label(APP, &app).owned_by(&keeper).grace(5);
-        let held = self.arena.create(like(&app).on(node)).await?;
-        let other = format!("{app}-other");
-        let other = self.arena.create(like(&other).on(elsewhere)).await?;
-        wait::until("the held pod to run", SOON, async || {
-            let pods = self.arena.app(&app).await?;
-            Ok(pods.iter().any(|one| one.ready && one.pod == held).then_some(()))
-        })
-        .await?;
-        self.arena.budget(&app, &app, json!({ "minAvailable": 1 })).await?;
-        Ok(Held { pod: held, other, budget: app })
+        let like = |name: &str| pod(name).owned_by(&keeper).grace(5);
+        self.arena.held(&app, node, elsewhere, like).await
     }
 
     /// Lets a held pod go.
     pub(super) async fn let_go(&self, held: &Held) -> Result<()> {
-        self.arena.make_ready(&held.other).await?;
-        self.arena.budget_allows(&held.budget, 1).await
+        self.arena.let_go(held).await
     }
-}
-
-/// See [`Stage::held`].
-pub(super) struct Held {
-    pub pod: PodRef,
-    pub budget: String,
-    other: PodRef,
 }
 
 /// The evictions that ostrakon asked for in an arena.
