@@ -16,7 +16,7 @@ use tracing::{info, warn};
 use super::drain::DrainMetrics;
 use super::ingest::{Nodes, Pods};
 use super::judge::View;
-use super::preflight::{PreflightError, Rights};
+use super::preflight;
 use super::pump::Carrier;
 use super::requests::{ApiRequests, ByEvents};
 use super::run::{Failed, StartError};
@@ -24,7 +24,7 @@ use super::state::Shared;
 use super::work::{Hands, Work};
 use super::{metrics, time_watch};
 use crate::clock::{Clock, system_time};
-use crate::cluster::{self, Api, Cluster, PodDecoder, RequestError, WriteGate, watch};
+use crate::cluster::{self, Api, Cluster, PodDecoder, WriteGate, watch};
 use crate::config::Config;
 use crate::evict::{self, Drainer, Evictor, OrderMetrics, Pace};
 use crate::leader::{self, Candidate, Times};
@@ -70,7 +70,7 @@ impl Surroundings {
     }
 }
 
-/// A controller that has found its cluster and has not begun.
+/// A controller that has looked at its cluster and has not begun.
 pub(super) struct Prepared {
     pub(super) shared: Arc<Shared>,
     api: Api,
@@ -83,18 +83,12 @@ pub(super) struct Prepared {
     leader_metrics: leader::Metrics,
     cluster_metrics: cluster::Metrics,
     aligned: bool,
-    rights: Rights,
-    /// Whether these rights are known to be there.
-    granted: bool,
+    election: Option<String>,
     surroundings: Surroundings,
 }
 
 impl Prepared {
-    /// Registers the metrics, and asks the API server for its time: what comes in later is stamped
-    /// by it. If it does not tell, the questions about rights are asked at once, and tell why.
-    ///
-    /// # Errors
-    /// See [`StartError`].
+    /// Checks the rights, and registers the metrics.
     pub(super) async fn new(
         cluster: Cluster,
         config: &Config,
@@ -112,17 +106,7 @@ impl Prepared {
             _ => api,
         };
         let drains = !config.policies.is_empty();
-        let rights = Rights { server: cluster.server, election, drains };
-        let (told, granted) = match api.server_time().await {
-            Ok(told) => (told, false),
-            Err(cause @ (RequestError::Timeout(_) | RequestError::Transport(_))) => {
-                return Err(rights.unasked(cause).into());
-            }
-            Err(_) => {
-                rights.check(&api).await?;
-                (None, true)
-            }
-        };
+        preflight::check(&api, &cluster.server, election.as_deref(), drains).await?;
 
         let clock = surroundings.clock.clone();
         let event_metrics = EventMetrics::register(registry)?;
@@ -143,7 +127,7 @@ impl Prepared {
         let evict_metrics = evict::Metrics::register(registry, Arc::clone(&shared.backlog))?;
         let order_metrics = OrderMetrics::register(registry, Arc::clone(&shared.orders))?;
         let leader_metrics = leader::Metrics::register(registry, !elects)?;
-        let aligned = time_watch::align(&shared, told);
+        let aligned = time_watch::align(&shared, &api).await;
         Ok(Self {
             shared,
             api,
@@ -156,24 +140,14 @@ impl Prepared {
             leader_metrics,
             cluster_metrics,
             aligned,
-            rights,
-            granted,
+            election,
             surroundings,
         })
     }
 
-    /// Begins to watch and, once all rights are known to be there, to take part in the election and
-    /// to work. The gates open with the first complete lists of nodes and pods.
-    ///
-    /// Lists and questions take a while each, so they go at the same time. Nothing is decided and
-    /// nothing written before the questions are answered, as nobody leads until then.
-    ///
-    /// # Errors
-    /// A right is missing, or the questions have no answer. Then nothing goes on.
-    pub(super) async fn begin(
-        self,
-        (nodes_known, pods_known): (Gate, Gate),
-    ) -> Result<Engine, PreflightError> {
+    /// Begins to watch, to take part in the election, and to work. The gates open with the first
+    /// complete lists of nodes and pods.
+    pub(super) fn begin(self, (nodes_known, pods_known): (Gate, Gate)) -> Engine {
         let Self { shared, api, gate, lane, recorder, pace, .. } = self;
         let (evict_metrics, order_metrics) = (self.evict_metrics, self.order_metrics);
         let leader_metrics = self.leader_metrics;
@@ -217,9 +191,6 @@ impl Prepared {
             pods_listed.cancel();
         });
         watches.spawn(blind.clone().run_until_cancelled_owned(pods).map(drop));
-        if !self.granted {
-            self.rights.check(&api).await?;
-        }
         let (leads, resign) = (CancellationToken::new(), CancellationToken::new());
         let work = Work {
             shared: Arc::clone(&shared),
@@ -237,7 +208,7 @@ impl Prepared {
         let clocks = tokio::spawn(stop.clone().run_until_cancelled_owned(clocks).map(drop));
         let last_events = CancellationToken::new();
         let events = tokio::spawn(send_events(lane, api.clone(), pace, last_events.clone()));
-        let candidate = self.rights.election.map(|namespace| Candidate {
+        let candidate = self.election.map(|namespace| Candidate {
             api,
             namespace,
             identity,
@@ -247,7 +218,7 @@ impl Prepared {
             clock,
         });
         let election = tokio::spawn(elect(candidate, leads, resign.clone()));
-        Ok(Engine {
+        Engine {
             shared,
             stop,
             work,
@@ -259,7 +230,7 @@ impl Prepared {
             last_events,
             resign,
             election,
-        })
+        }
     }
 }
 
@@ -384,6 +355,3 @@ pub(super) fn ended(task: Result<(), JoinError>) -> Failed {
         Err(error) => error.to_string(),
     })
 }
-
-#[cfg(test)]
-mod tests;

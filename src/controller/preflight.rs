@@ -1,11 +1,12 @@
-//! Looks before the work begins whether the cluster answers and all rights are there.
+//! Looks before the start whether the cluster answers and all rights are there.
 
 use futures::{StreamExt, stream};
 
 use crate::cluster::{Api, Permission, RequestError};
 use crate::leader;
 
-/// Questions asked at the same time, while the lists are under way. Each of them may open a connection.
+/// Questions asked at the same time. One after the other they take as long as all else before the
+/// lists; each of those at the same time opens a connection.
 const AT_ONCE: usize = 4;
 
 /// Every right that a run needs. `deploy/` grants these and no others; a test compares the two.
@@ -114,98 +115,66 @@ pub enum PreflightError {
     },
 }
 
-/// What a run is to be allowed.
-#[derive(Clone, Debug)]
-pub(super) struct Rights {
-    /// The API server's URL, for messages.
-    pub(super) server: String,
-    /// Namespace of the lease, if there is an election.
-    pub(super) election: Option<String>,
-    /// Whether a drain policy is configured.
-    pub(super) drains: bool,
+/// Asks the API server for every right that is needed: those to the lease in the namespace
+/// `election`, if there is one, and those of drains if there are any.
+pub(super) async fn check(
+    api: &Api,
+    server: &str,
+    election: Option<&str>,
+    drains: bool,
+) -> Result<(), PreflightError> {
+    let lacking = missing(api, server, permissions(), "").await?;
+    if !lacking.is_empty() {
+        return Err(PreflightError::Missing(lacking));
+    }
+    if drains {
+        let lacking = missing(api, server, drain_permissions(), "").await?;
+        if !lacking.is_empty() {
+            return Err(PreflightError::MissingForDrains(lacking));
+        }
+    }
+    let Some(namespace) = election else { return Ok(()) };
+    let missing = missing(api, server, election_permissions(), namespace).await?;
+    if missing.is_empty() {
+        return Ok(());
+    }
+    Err(PreflightError::MissingLease { missing, namespace: namespace.to_owned() })
 }
 
-impl Rights {
-    /// Asks the API server for every right that is needed, and names those that are missing.
-    ///
-    /// # Errors
-    /// See [`PreflightError`].
-    pub(super) async fn check(&self, api: &Api) -> Result<(), PreflightError> {
-        let mut needed: Vec<(Permission, Part)> = Vec::new();
-        needed.extend(NEEDED.map(|right| (right, Part::Base)));
-        if self.drains {
-            needed.extend(FOR_DRAINS.map(|right| (right, Part::Drains)));
-        }
-        if self.election.is_some() {
-            needed.extend(FOR_ELECTION.map(|right| (right, Part::Election)));
-        }
-        let asked = needed.into_iter().map(|(right, part)| async move {
-            (right, part, self.is_granted(api, right, part).await)
-        });
-        // One after the other would be many waits for what needs one.
-        let mut answers = stream::iter(asked).buffered(AT_ONCE);
-        let mut missing: Vec<(Part, String)> = Vec::new();
-        while let Some((right, part, answer)) = answers.next().await {
-            match answer {
-                Ok(true) => {}
-                Ok(false) => missing.push((part, right.to_string())),
-                Err(cause) => return Err(self.unasked(cause)),
-            }
-        }
-        // What is needed in any case is named first, and alone.
-        let Some(&(part, _)) = missing.first() else { return Ok(()) };
-        let of_part = missing.into_iter().filter(|(other, _)| *other == part);
-        let missing = of_part.map(|(_, right)| right).collect::<Vec<_>>().join(", ");
-        Err(match part {
-            Part::Base => PreflightError::Missing(missing),
-            Part::Drains => PreflightError::MissingForDrains(missing),
-            Part::Election => {
-                let namespace = self.election.clone().unwrap_or_default();
-                PreflightError::MissingLease { missing, namespace }
-            }
-        })
-    }
-
-    async fn is_granted(
-        &self,
-        api: &Api,
-        right: Permission,
-        part: Part,
-    ) -> Result<bool, RequestError> {
-        let namespace = match part {
-            Part::Base | Part::Drains => "",
-            Part::Election => self.election.as_deref().unwrap_or_default(),
-        };
+/// Those of the permissions that are not there, in words.
+async fn missing(
+    api: &Api,
+    server: &str,
+    needed: &[Permission],
+    namespace: &str,
+) -> Result<String, PreflightError> {
+    let mut missing = Vec::new();
+    let asked = needed.iter().map(|&permission| async move {
         // Objects are created under any name or none.
-        let named = !namespace.is_empty() && right.verb != "create";
+        let named = !namespace.is_empty() && permission.verb != "create";
         let name = if named { leader::LEASE } else { "" };
-        api.is_allowed(right, namespace, name).await
-    }
-
-    /// Why there was no answer to a question.
-    pub(super) fn unasked(&self, cause: RequestError) -> PreflightError {
-        let server = self.server.clone();
-        match &cause {
-            RequestError::Status(answer) if answer.code == 401 => {
-                PreflightError::Unauthorized(cause)
+        (permission, api.is_allowed(permission, namespace, name).await)
+    });
+    let mut answers = stream::iter(asked).buffered(AT_ONCE);
+    while let Some((permission, answer)) = answers.next().await {
+        match answer {
+            Ok(true) => {}
+            Ok(false) => missing.push(permission.to_string()),
+            Err(cause) => {
+                let server = server.to_owned();
+                return Err(match &cause {
+                    RequestError::Status(answer) if answer.code == 401 => {
+                        PreflightError::Unauthorized(cause)
+                    }
+                    RequestError::Timeout(_) | RequestError::Transport(_) => {
+                        PreflightError::Unreachable { server, cause }
+                    }
+                    _ => PreflightError::Refused { server, cause },
+                });
             }
-            RequestError::Timeout(_) | RequestError::Transport(_) => {
-                PreflightError::Unreachable { server, cause }
-            }
-            _ => PreflightError::Refused { server, cause },
         }
     }
-}
-
-/// What a right is needed for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Part {
-    /// In any case.
-    Base,
-    /// To drain.
-    Drains,
-    /// To take part in an election.
-    Election,
+    Ok(missing.join(", "))
 }
 
 #[cfg(test)]
@@ -233,37 +202,13 @@ mod tests {
         Api::new(Client::new(service, "default"), Metrics::register(&Registry::new()).unwrap())
     }
 
-    fn rights(drains: bool) -> Rights {
-        Rights { server: "server".to_owned(), election: None, drains }
-    }
-
     #[tokio::test]
     async fn rights_of_drains_are_asked_for_where_there_are_drains_only() {
         let api = lacking("poddisruptionbudgets");
-        assert!(rights(false).check(&api).await.is_ok());
-        let error = rights(true).check(&api).await.unwrap_err().to_string();
+        assert!(check(&api, "server", None, false).await.is_ok());
+        let error = check(&api, "server", None, true).await.unwrap_err().to_string();
         assert!(error.contains("missing permission: list poddisruptionbudgets.policy;"), "{error}");
         assert!(error.contains("components/drain"), "{error}");
-        assert!(rights(true).check(&lacking("")).await.is_ok());
-    }
-
-    #[tokio::test]
-    async fn rights_to_the_lease_are_asked_for_where_there_is_an_election_only() {
-        let api = lacking("leases");
-        assert!(rights(true).check(&api).await.is_ok());
-        let elects = Rights { election: Some("here".to_owned()), ..rights(false) };
-        let error = elects.check(&api).await.unwrap_err().to_string();
-        let missing = ["create", "get", "update"].map(|verb| format!("{verb} leases"));
-        assert!(missing.iter().all(|right| error.contains(right)), "{error}");
-        assert!(error.contains("in namespace here;"), "{error}");
-    }
-
-    #[tokio::test]
-    async fn what_is_missing_in_any_case_is_named_alone() {
-        let all = Rights { election: Some("here".to_owned()), ..rights(true) };
-        let error = all.check(&lacking("nodes")).await.unwrap_err();
-        // The right to the status of nodes is one that drains need.
-        let PreflightError::Missing(missing) = error else { panic!("{error}") };
-        assert_eq!(missing, "list nodes, watch nodes, get nodes, patch nodes");
+        assert!(check(&lacking(""), "server", None, true).await.is_ok());
     }
 }

@@ -73,10 +73,9 @@ pub async fn start(cluster: Cluster, config: &Config) -> Result<Running, StartEr
     let endpoints = CancellationToken::new();
     let (address, served) =
         serve(config.listen, Endpoints { registry, readiness }, endpoints.clone()).await?;
-    let engine = prepared.begin(gates).await.inspect_err(|_| endpoints.cancel())?;
     info!(%address, server, version = env!("CARGO_PKG_VERSION"),
         rules = config.compat.rules(), "started");
-    Ok(Running { engine, endpoints, served, address })
+    Ok(Running { engine: prepared.begin(gates), endpoints, served, address })
 }
 
 impl Running {

@@ -45,9 +45,9 @@ fn rule(kept: Timestamp, system: Timestamp, server: Timestamp) -> Ruling {
     }
 }
 
-/// Compares the clocks at the start with what the API server `told`. Returns whether it told its time.
-pub(super) fn align(shared: &Shared, told: Option<Timestamp>) -> bool {
-    let Some(server) = told else {
+/// Compares the clocks at the start. Returns whether the API server told its time.
+pub(super) async fn align(shared: &Shared, api: &Api) -> bool {
+    let Ok(Some(server)) = api.server_time().await else {
         warn!(
             "the API server did not tell its time; until it does, deadlines are kept by this \
             machine's clock"

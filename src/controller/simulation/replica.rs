@@ -119,16 +119,10 @@ async fn live(life: Life, mut commands: mpsc::UnboundedReceiver<End>) {
         let alive = Arc::new(AtomicBool::new(true));
         let begun = async {
             loop {
-                let prepared = prepare(&cluster, &identity, &alive, &ahead, broken, &policies);
-                if let Some(prepared) = prepared.await {
-                    let shared = Arc::clone(&prepared.shared);
-                    let readiness = Readiness::default();
-                    let gates = (readiness.gate("nodes"), readiness.gate("pods"));
-                    if let Ok(engine) = prepared.begin(gates).await {
-                        break (engine, shared);
-                    }
+                match prepare(&cluster, &identity, &alive, &ahead, broken, &policies).await {
+                    Some(prepared) => break prepared,
+                    None => sleep(RESTART).await,
                 }
-                sleep(RESTART).await;
             }
         };
         let down = tokio::select! {
@@ -138,9 +132,11 @@ async fn live(life: Life, mut commands: mpsc::UnboundedReceiver<End>) {
                 let Some(End::Stop(down) | End::Kill(down)) = command else { return };
                 down
             }
-            (mut engine, shared) = begun => {
+            prepared = begun => {
                 working.lock().clone_from(&identity);
-                *knows.lock() = Some(shared);
+                *knows.lock() = Some(Arc::clone(&prepared.shared));
+                let readiness = Readiness::default();
+                let mut engine = prepared.begin((readiness.gate("nodes"), readiness.gate("pods")));
                 tokio::select! {
                     biased;
                     command = commands.recv() => match command {
