@@ -60,6 +60,30 @@ impl Sent<'_> {
         Ok(body)
     }
 
+    /// Changes the budget and evicts at once, again and again until the disruption controller comes
+    /// too late to reckon it in between. Only that is written down.
+    async fn hasty(
+        &mut self,
+        title: &str,
+        budget: &str,
+        eviction: &str,
+        evict: &Value,
+    ) -> Result<()> {
+        const TRIES: usize = 100;
+        for attempt in 0..TRIES {
+            let before = self.answers.len();
+            let demand = json!({"spec": {"minAvailable": 2 + attempt % 2}});
+            self.send("change it", Method::PATCH, budget, MERGE, &demand).await?;
+            self.answers.truncate(before);
+            self.send(title, Method::POST, eviction, JSON, evict).await?;
+            if self.answers[before].get("retryAfter").is_some() {
+                return Ok(());
+            }
+            self.answers.truncate(before);
+        }
+        bail!("{budget} was reckoned each time before the eviction came");
+    }
+
     /// Waits until the disruption controller has reckoned the budget at `path`.
     async fn reckoned(&self, path: &str) -> Result<()> {
         const PAUSE: Duration = Duration::from_millis(50);
@@ -212,6 +236,8 @@ async fn budgets(sent: &mut Sent<'_>, namespace: &str, node: &str) -> Result<()>
     sent.send("create a budget", Method::POST, &folder, JSON, &budget("one")).await?;
     sent.reckoned(&format!("{folder}/one")).await?;
     sent.send("evict what it holds", Method::POST, &eviction, JSON, &evict).await?;
+    let hasty = "evict what it holds before it is reckoned anew";
+    sent.hasty(hasty, &format!("{folder}/one"), &eviction, &evict).await?;
     sent.send("create another budget", Method::POST, &folder, JSON, &budget("two")).await?;
     sent.send("evict what two hold", Method::POST, &eviction, JSON, &evict).await?;
     for name in ["one", "two"] {
