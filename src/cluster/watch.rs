@@ -151,8 +151,8 @@ struct Listed {
 struct Seen {
     /// How many objects it had.
     objects: usize,
-    /// The UIDs of all that came; not kept where nothing was known before, so that nothing can be gone. Of a
-    /// million pods they take 35 MB, and each of them misses the cache twice.
+    /// The UIDs of all that came; not kept where nothing was known before, so that nothing can be gone.
+    /// Of a million pods they would take 35 MB.
     uids: Option<AHashSet<Uid>>,
 }
 
