@@ -23,7 +23,7 @@ test: ## unit, property and simulation tests; needs a Rust toolchain and nothing
 
 SEEDS ?= 10000
 
-soak: ## SEEDS stories of each simulation, with progress; a failing seed is printed with how to replay it
+soak: ## SEEDS stories of taints and as many of drains, with progress; failing seeds are printed, with how to replay one
 	OSTRAKON_SEEDS=$(SEEDS) OSTRAKON_SOAK=$(SEEDS) $(CARGO) test --locked --lib simulation -- --nocapture
 
 doc: ## build the API documentation, broken links denied

@@ -145,12 +145,14 @@ pub fn decide(node: &Node, policies: &[Policy], now: Timestamp) -> Step {
             Badness { look_again: Some(at), .. } => Step::Wait(at),
             Badness { .. } => Step::Rest,
         },
-        // From now on an uncordon may be cluster-autoscaler's.
         Some(record) if is_removed && upkeep.autoscaler == Autoscaler::Removing => {
-            if record.autoscaler {
+            // From now on an uncordon may be cluster-autoscaler's. It comes together with the end of
+            // the removal: one that is there before that is a person's.
+            let autoscaler = upkeep.unschedulable;
+            if record.autoscaler == autoscaler {
                 Step::Rest
             } else {
-                Step::Act(Act::Write(Change::note(Record { autoscaler: true, ..record })))
+                Step::Act(Act::Write(Change::note(Record { autoscaler, ..record })))
             }
         }
         Some(_) if is_removed => Step::Rest,

@@ -2,6 +2,7 @@
 //! the controllers, and its rules are written from the promises, not with the controllers' code.
 
 pub(super) mod drains;
+pub(super) mod words;
 
 use std::collections::BTreeMap;
 
@@ -91,6 +92,8 @@ pub(super) struct Observer {
     unaudited: Vec<Change>,
     /// When each controller last read a pod: its identity and the pod's name.
     reads: BTreeMap<(String, String), f64>,
+    /// When nothing ran for a while, the API server included.
+    pause: Option<(f64, f64)>,
     broken: Option<Broken>,
     evicted: usize,
     writers: Vec<String>,
@@ -102,6 +105,12 @@ impl Observer {
     /// The first breach so far, taken out.
     pub(super) fn verdict(&mut self) -> Result<(), Broken> {
         self.broken.take().map_or(Ok(()), Err)
+    }
+
+    /// Nothing ran between these moments: what was in flight arrives only after the pause, and would
+    /// have arrived at its beginning at the latest.
+    pub(super) fn paused(&mut self, from: f64, to: f64) {
+        self.pause = Some((from, to));
     }
 
     /// How many pods controllers have deleted.
@@ -189,44 +198,43 @@ impl Observer {
             return;
         }
         self.one_writer(&who, sent, now, operation);
-        if self.drains.is_some() {
-            return self.of_a_drain(&who, sent, now, &changes);
-        }
-        if is_pod && operation.verb == Verb::Delete {
-            self.rightly_deleted(&who, sent, operation, &changes);
-        }
         let body: Value = serde_json::from_slice(audited.request.body()).unwrap_or_default();
-        if is_pod && operation.verb == Verb::Patch {
-            self.as_upstream_marks(&body);
-        }
-        if operation.resource == Some(Resource::Events) {
-            self.as_upstream_tells(&body);
+        match (operation.resource, operation.verb) {
+            (Some(Resource::Pods), Verb::Delete) => {
+                self.rightly_deleted(&who, sent, now, operation, &changes);
+            }
+            (Some(Resource::Pods), Verb::Create) => {
+                self.rightly_evicted(&who, sent, now, &changes);
+            }
+            (Some(Resource::Pods), Verb::Patch) => self.as_upstream_marks(&body),
+            (Some(Resource::Events), _) if !words::is_known_event(&body) => {
+                self.breach(format!("P7: an event with other words: {body}"));
+            }
+            _ => {}
         }
         for change in &changes {
-            self.nothing_foreign(&who, change);
+            match &mut self.drains {
+                Some(drains) if change.resource == Resource::Nodes => {
+                    if let Err(text) = drains.wrote_node(&who, sent, now, change) {
+                        self.breach(text);
+                    }
+                }
+                // What a budget has left is counted by the API server, with the eviction.
+                _ if change.resource == Resource::PodDisruptionBudgets => {}
+                _ => self.nothing_foreign(&who, change),
+            }
         }
     }
 
-    /// What a drain has changed: nodes, and pods that are going now.
-    fn of_a_drain(&mut self, who: &str, sent: f64, now: f64, changes: &[Change]) {
-        let Some(drains) = &mut self.drains else { return };
-        let mut went = Ok(());
-        let mut gone = None;
-        for change in changes {
-            let is_going =
-                change.deleted || change.current.pointer("/metadata/deletionTimestamp").is_some();
-            went = went.and_then(|()| match change.resource {
-                Resource::Nodes => drains.wrote_node(who, sent, now, change),
-                // Marked and then removed: that is one.
-                Resource::Pods if is_going && gone.is_none() => {
-                    gone = Some(());
-                    self.evicted += 1;
-                    drains.removed_pod(who, sent, now, &change.current)
-                }
-                _ => Ok(()),
-            });
-        }
-        if let Err(text) = went {
+    /// P1: what a drain evicts it may evict.
+    fn rightly_evicted(&mut self, who: &str, sent: f64, now: f64, changes: &[Change]) {
+        let Some(change) = went(changes) else { return };
+        self.evicted += 1;
+        let right = match &mut self.drains {
+            Some(drains) => drains.evicted_pod(who, sent, now, &change.current),
+            None => Err(format!("P1: {who} drains, and no policy asks for it")),
+        };
+        if let Err(text) = right {
             self.breach(text);
         }
     }
@@ -237,31 +245,45 @@ impl Observer {
             self.writers.push(who.to_owned());
         }
         let Lease { holder, renewed, seconds, .. } = self.lease.clone();
+        let now = match self.pause {
+            Some((from, to)) if sent <= from && now <= to + SHARED => from,
+            _ => now,
+        };
         if holder != who {
             self.breach(format!("P4: {who} writes ({operation:?}), and {holder:?} has the lease"));
         } else if sent > renewed + RENEW || now > renewed + seconds {
             self.breach(format!(
-                "P4: {who} writes ({operation:?}) at {sent:.3}, and has renewed at {renewed:.3}"
+                "P4: {who} writes ({operation:?}) at {sent:.3}, which arrives at {now:.3}, and has \
+                 renewed at {renewed:.3} for {seconds} s"
             ));
         }
     }
 
     /// P1: what a controller deletes was condemned when it sent the request, by all that it can
-    /// have known of the pod and of its node.
-    fn rightly_deleted(&mut self, who: &str, sent: f64, operation: &Operation, changes: &[Change]) {
-        let touched = changes.iter().find(|change| {
-            change.resource == Resource::Pods
-                && (change.deleted
-                    || change.current.pointer("/metadata/deletionTimestamp").is_some())
-        });
-        let Some(change) = touched else { return };
+    /// have known of the pod and of its node, or is the last resort of a drain.
+    fn rightly_deleted(
+        &mut self,
+        who: &str,
+        sent: f64,
+        now: f64,
+        operation: &Operation,
+        changes: &[Change],
+    ) {
+        let Some(change) = went(changes) else { return };
         let uid = text(&change.current, "/metadata/uid");
         self.evicted += 1;
         let read = self.reads.get(&(who.to_owned(), operation.name.clone())).copied();
         let pod_window = (sent - read.unwrap_or(sent)).max(SHARED);
-        if !self.condemned(uid, sent, pod_window) {
+        if self.condemned(uid, sent, pod_window) {
+            return;
+        }
+        let of_a_drain = match &mut self.drains {
+            Some(drains) => drains.deleted_pod(who, sent, now, &change.current),
+            None => Err(String::new()),
+        };
+        if let Err(text) = of_a_drain {
             self.breach(format!(
-                "P1: {who} deletes {} ({uid}), which was not condemned at {sent:.3}",
+                "P1: {who} deletes {} ({uid}), which was not condemned at {sent:.3}. {text}",
                 operation.name
             ));
         }
@@ -307,29 +329,6 @@ impl Observer {
             if text(condition, field) != wanted {
                 return self.breach(format!("P7: a condition with another {field}: {condition}"));
             }
-        }
-    }
-
-    /// P7: the events that people and alerts match on.
-    fn as_upstream_tells(&mut self, event: &Value) {
-        let (reason, message) = (text(event, "/reason"), text(event, "/message"));
-        let about = format!(
-            "{}/{}",
-            text(event, "/involvedObject/namespace"),
-            text(event, "/involvedObject/name")
-        );
-        let is_known = match reason {
-            "TaintManagerEviction" => {
-                message == format!("Marking for deletion Pod {about}")
-                    || message == format!("Cancelling deletion of Pod {about}")
-            }
-            "TaintManagerEvictionFailed" | "TaintRecordUnreadable" => {
-                text(event, "/type") == "Warning"
-            }
-            _ => false,
-        };
-        if !is_known || text(event, "/source/component") != "taint-eviction-controller" {
-            self.breach(format!("P7: an event that upstream does not write: {event}"));
         }
     }
 
@@ -423,6 +422,14 @@ impl Observer {
         }
         outage.since
     }
+}
+
+/// The change by which a pod is gone or going. Marked and then removed: that is one.
+fn went(changes: &[Change]) -> Option<&Change> {
+    changes.iter().find(|change| {
+        change.resource == Resource::Pods
+            && (change.deleted || change.current.pointer("/metadata/deletionTimestamp").is_some())
+    })
 }
 
 /// When a pod has to go from a node with these taints; `None`: never.

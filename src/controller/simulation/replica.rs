@@ -10,6 +10,7 @@ use hyper::body::Bytes;
 use jiff::SignedDuration;
 use parking_lot::Mutex;
 use prometheus::Registry;
+use prometheus::proto::MetricFamily;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::time::sleep;
@@ -49,7 +50,13 @@ pub(super) struct Replica {
     /// Identity of the process that works; empty while there is none, or it stops.
     working: Arc<Mutex<String>>,
     /// What its process that works knows.
-    knows: Arc<Mutex<Option<Arc<Shared>>>>,
+    knows: Arc<Mutex<Option<Known>>>,
+}
+
+/// What a process knows, and what it serves of it.
+struct Known {
+    shared: Arc<Shared>,
+    registry: Registry,
 }
 
 impl Replica {
@@ -83,9 +90,16 @@ impl Replica {
     /// A node whose pods it has ordered to go, if it works.
     pub(super) fn order_left(&self) -> Option<String> {
         let knows = self.knows.lock();
-        let shared = knows.as_ref().filter(|_| !self.working.lock().is_empty())?;
+        let Known { shared, .. } = knows.as_ref().filter(|_| !self.working.lock().is_empty())?;
         let names = shared.view.node_names().into_iter();
         names.filter(|name| !shared.orders.on(name).is_empty()).map(|name| name.to_string()).min()
+    }
+
+    /// The metrics that it serves, if it works.
+    pub(super) fn metrics(&self) -> Vec<MetricFamily> {
+        let knows = self.knows.lock();
+        let known = knows.as_ref().filter(|_| !self.working.lock().is_empty());
+        known.map(|known| known.registry.gather()).unwrap_or_default()
     }
 
     pub(super) fn end(&self, how: End) {
@@ -108,7 +122,7 @@ struct Life {
     broken: Broken,
     ahead: Arc<AtomicI64>,
     working: Arc<Mutex<String>>,
-    knows: Arc<Mutex<Option<Arc<Shared>>>>,
+    knows: Arc<Mutex<Option<Known>>>,
     policies: Vec<Policy>,
 }
 
@@ -132,9 +146,9 @@ async fn live(life: Life, mut commands: mpsc::UnboundedReceiver<End>) {
                 let Some(End::Stop(down) | End::Kill(down)) = command else { return };
                 down
             }
-            prepared = begun => {
+            (prepared, registry) = begun => {
                 working.lock().clone_from(&identity);
-                *knows.lock() = Some(Arc::clone(&prepared.shared));
+                *knows.lock() = Some(Known { shared: Arc::clone(&prepared.shared), registry });
                 let readiness = Readiness::default();
                 let mut engine = prepared.begin((readiness.gate("nodes"), readiness.gate("pods")));
                 tokio::select! {
@@ -176,7 +190,7 @@ async fn prepare(
     ahead: &Arc<AtomicI64>,
     broken: Broken,
     policies: &[Policy],
-) -> Option<Prepared> {
+) -> Option<(Prepared, Registry)> {
     let clock = cluster.store().clock().clone();
     let way = {
         let (identity, alive, clock) = (identity.to_owned(), Arc::clone(alive), clock.clone());
@@ -214,7 +228,9 @@ async fn prepare(
         flaw: broken.flaw(),
     };
     let cluster = Cluster { client, server: "embedded".to_owned() };
-    Prepared::new(cluster, &config, surroundings, &Registry::new()).await.ok()
+    let registry = Registry::new();
+    let prepared = Prepared::new(cluster, &config, surroundings, &registry).await.ok()?;
+    Some((prepared, registry))
 }
 
 /// The request as it arrives: marked with who sent it and when, and spoilt as `broken` has it.
@@ -248,13 +264,18 @@ fn sent(
                 condition["reason"] = json!("DeletionByOstrakon");
             }
         }),
+        Broken::OtherDrainWords if path.ends_with("/events") => edit(&mut request, |body| {
+            if body["reason"] == "DrainStarting" {
+                body["reason"] = json!("DrainBegins");
+            }
+        }),
         _ => {}
     }
     request
 }
 
 fn edit(request: &mut Request<Bytes>, change: impl FnOnce(&mut Value)) {
-    if !matches!(*request.method(), Method::PATCH | Method::DELETE) {
+    if !matches!(*request.method(), Method::PATCH | Method::DELETE | Method::POST) {
         return;
     }
     if let Ok(mut body) = serde_json::from_slice(request.body()) {

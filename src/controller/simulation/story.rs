@@ -1,19 +1,22 @@
 //! One story: what happens to the cluster, and what goes wrong on the way.
 
 mod drains;
+mod policies;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::SignedDuration;
 use parking_lot::Mutex;
+use prometheus::proto::MetricFamily;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use super::Broken;
-use super::observer::{Drains, Observer, seconds};
+use super::observer::{Drains, Observer, seconds, words};
 use super::replica::{End, Replica};
 use crate::clock::Clock;
 use crate::drain::Policy;
@@ -82,6 +85,8 @@ struct Story {
     serial: u64,
     /// Those of cordon and drain; none in stories of taints.
     policies: Vec<Policy>,
+    /// Nodes of whose conditions nothing is heard.
+    silent: BTreeSet<&'static str>,
 }
 
 type Verified = Result<(), String>;
@@ -105,7 +110,7 @@ impl Story {
         let calm = random.random_bool(0.3);
         let mut policies = Vec::new();
         if subject == Subject::Drains {
-            policies = drains::policies(&mut random);
+            policies = policies::policies(&mut random);
             observer.lock().drains = Some(Drains::new(policies.clone(), calm));
         }
         Self {
@@ -118,6 +123,7 @@ impl Story {
             restarted: false,
             serial: 0,
             policies,
+            silent: BTreeSet::new(),
         }
     }
 
@@ -153,6 +159,7 @@ impl Story {
         } else {
             self.end().await?;
         }
+        self.check_metrics()?;
         let observer = self.observer.lock();
         let drained = observer.drained();
         let version = self.cluster.store().version();
@@ -446,6 +453,7 @@ impl Story {
             sleep(left).await;
             self.kubelets();
             self.disruption_controller();
+            self.heartbeats();
             self.check()?;
         }
         Ok(())
@@ -455,7 +463,7 @@ impl Story {
         let now = self.now();
         let mut observer = self.observer.lock();
         observer.verdict()?;
-        if self.calm && self.policies.is_empty() {
+        if self.calm {
             let (leader, since) = observer.leader();
             let leads = self.replicas.iter().any(|replica| replica.works_as(leader));
             // Whoever leads now began with what was overdue.
@@ -488,17 +496,40 @@ impl Story {
         let longest = LONGEST as f64;
         self.pass(longest + LATE).await?;
         let latest = self.now() + TAKE_OVER + LONGEST_PAUSE;
-        while let Some(pod) = self.overdue() {
+        while let Some(why) = self.overdue().or_else(|| self.left()) {
             if self.now() > latest {
-                return Err(format!("P2: {pod} and is there at {:.3}", self.now()));
+                return Err(format!("P2: at {:.3} {why}", self.now()));
             }
             self.pass(1.0).await?;
         }
         Ok(())
     }
 
+    /// A pod that had to go and is there.
     fn overdue(&self) -> Option<String> {
         self.observer.lock().overdue(self.now() - LATE)
+    }
+
+    /// What a replica says is to go although nothing is left that has to.
+    fn left(&self) -> Option<String> {
+        let served = self.replicas.iter().flat_map(Replica::metrics);
+        let backlog = served.filter(|family| family.name() == "ostrakon_backlog_pods");
+        let pods: f64 = backlog
+            .flat_map(|family| family.get_metric().to_vec())
+            .map(|metric| metric.get_gauge().get_value())
+            .sum();
+        (pods > 0.0).then(|| format!("the backlog is said to hold {pods} pods"))
+    }
+
+    /// P7: the metrics are those of the documentation.
+    fn check_metrics(&self) -> Verified {
+        for served in self.replicas.iter().map(Replica::metrics) {
+            let names: Vec<_> = served.iter().map(MetricFamily::name).collect();
+            if !names.is_empty() {
+                words::metrics(&names, !self.policies.is_empty())?;
+            }
+        }
+        Ok(())
     }
 
     /// Time passes until a replica leads.
@@ -552,7 +583,11 @@ impl Story {
                 self.cluster.faults().add(rule);
             }
             // Nothing runs for a while, and then everything is due at once.
-            3 => tokio::time::advance(Duration::from_secs(13)).await,
+            3 => {
+                let from = self.now();
+                tokio::time::advance(Duration::from_secs(13)).await;
+                self.observer.lock().paused(from, self.now());
+            }
             // Its owner gives it a toleration.
             _ => {
                 self.cluster.faults().hold_watches(Resource::Pods, true);

@@ -405,6 +405,22 @@ fn the_autoscalers_node_is_left_to_it() {
 }
 
 #[test]
+fn an_uncordon_while_the_autoscaler_removes_the_node_is_a_persons() {
+    let removed = bad(&record(DrainPhase::Draining)).autoscaled(Autoscaler::Removing);
+    let uncordoned = removed.clone().unschedulable(false);
+    assert_eq!(step(&uncordoned, 100), Step::Rest, "not noted as what the autoscaler may do");
+    let noted = Record { autoscaler: true, ..record(DrainPhase::Draining) };
+    let uncordoned = uncordoned.recorded(Some(&noted));
+    let record = written(step(&uncordoned, 100)).record.unwrap();
+    assert!(!record.autoscaler, "noted before, and not true any more");
+    let uncordoned = uncordoned.recorded(Some(&record));
+    assert_eq!(step(&uncordoned, 101), Step::Rest);
+    let change = written(step(&uncordoned.autoscaled(Autoscaler::None), 110));
+    assert_eq!(change.record.unwrap().phase, DrainPhase::Released, "and stays undone");
+    assert_eq!(change.unschedulable, None);
+}
+
+#[test]
 fn the_autoscalers_blind_uncordon_is_undone_while_the_reason_holds() {
     let noted = Record { autoscaler: true, ..record(DrainPhase::Drained) };
     let node = bad(&noted).unschedulable(false);

@@ -5,70 +5,21 @@ use std::time::Duration;
 
 use jiff::SignedDuration;
 use rand::Rng;
-use rand::rngs::StdRng;
 use serde_json::{Value, json};
 
-use super::super::observer::drains::{GUARDED, PROTECTED, REMOVING};
+use super::super::observer::drains::{CONDITIONS, GUARDED, PROTECTED, REMOVING, ZONE};
+use super::super::observer::seconds;
 use super::super::replica::{End, Replica};
+use super::policies::{KINDS, ZONES};
 use super::{Story, TAKE_OVER, Verified};
-use crate::drain::{
-    AtDeadline, Cap, CapScope, ConditionRule, Limit, Pace, Policy, Protection, Retry, Undrainable,
-};
-use crate::model::ConditionStatus;
-use crate::model::build::at;
 use crate::sim::embedded::{DeleteOptions, Part, Resource, Selector};
 
-/// Conditions that the policies are about.
-const KINDS: [&str; 2] = ["KernelDeadlock", "ReadonlyFilesystem"];
 /// Without anything happening, after the faults and besides a change of leaders.
 const QUIET: f64 = 10.0;
 /// Until then everything is settled: every pause has its longest once or twice.
 const SETTLED: f64 = 400.0;
-
-/// The policies of a story.
-pub(super) fn policies(random: &mut StdRng) -> Vec<Policy> {
-    let seconds = |random: &mut StdRng, range| Duration::from_secs(random.random_range(range));
-    let limit = match random.random_range(0..5) {
-        0 => Limit::Percent(25),
-        1 => Limit::Percent(75),
-        2 => Limit::Count(1),
-        3 => Limit::Count(2),
-        _ => Limit::Count(4),
-    };
-    let clear_after = seconds(random, 2..12);
-    let min_ages = KINDS.map(|_| seconds(random, 0..6));
-    let count = random.random_range(1..=KINDS.len());
-    let of_kind = |random: &mut StdRng, index: usize| {
-        let (kind, min_age) = (KINDS[index], min_ages[index]);
-        let rule = ConditionRule::new(kind, ConditionStatus::True, min_age);
-        let rule = ConditionRule { clear_after: Some(clear_after), ..rule };
-        let name = format!("p{index}");
-        let mut policy = Policy::new(name, vec![rule]);
-        policy.drain = random.random_bool(0.9);
-        policy.pace = Pace {
-            notice: seconds(random, 0..5),
-            spacing: Duration::ZERO,
-            caps: vec![Cap { scope: CapScope::Cluster, limit }],
-        };
-        policy.headroom = seconds(random, 10..30);
-        policy.at_deadline = match random.random_range(0..4) {
-            0 => AtDeadline::Uncordon,
-            1 => AtDeadline::DeleteRest,
-            _ => AtDeadline::GiveUp,
-        };
-        policy.retry = Retry {
-            first: seconds(random, 5..10),
-            most: Duration::from_secs(20),
-            attempts: random.random_range(2..8),
-        };
-        policy.stop_when_clear = random.random_bool(0.7);
-        policy.undrainable =
-            if random.random_bool(0.7) { Undrainable::Report } else { Undrainable::Cordon };
-        policy.pods.protections = vec![Protection { key: PROTECTED.into(), value: None }];
-        policy
-    };
-    (0..count).map(|index| of_kind(random, index)).collect()
-}
+/// How often what sets a node's conditions is heard of while nothing changes.
+const HEARTBEAT: f64 = 4.0;
 
 impl Story {
     /// What is there before the controllers are.
@@ -83,9 +34,16 @@ impl Story {
             },
         });
         let _ = self.cluster.store().insert(Resource::PodDisruptionBudgets, budget);
+        for name in super::ALL_NODES {
+            self.label(name, if name < "n3" { "a" } else { "b" });
+        }
         for _ in 0..4 {
             let name = self.some_node();
             self.place(name);
+        }
+        if self.random.random_bool(0.3) {
+            let name = self.some_node();
+            self.cordon_as_draino(name);
         }
     }
 
@@ -93,11 +51,21 @@ impl Story {
     pub(super) fn drain_step(&mut self) {
         let name = self.some_node();
         match self.random.random_range(0..100) {
-            0..24 => {
+            0..22 => {
                 self.place(name);
                 self.place(name);
             }
-            24..44 => self.go_bad(name),
+            22..24 => self.taint(name),
+            24..26 => self.untaint(name),
+            26..28 => self.cordon_as_draino(name),
+            28..31 => self.protect_some_pod(),
+            31..33 => self.fall_silent_or_speak(name),
+            // Of a label that is not known yet no cap can be told.
+            33..35 if self.calm => {
+                let zone = ZONES[self.random.random_range(0..ZONES.len())];
+                self.label(name, zone);
+            }
+            35..44 => self.go_bad(name),
             44..56 => self.recover(name),
             56..59 => self.come_or_go(name),
             59..62 => self.remove_some_pod(),
@@ -144,7 +112,9 @@ impl Story {
         }
         let grace = [0, 0, 1, 3][self.random.random_range(0..4)];
         let now = self.ago(0);
-        let pod = json!({
+        let tolerations: Vec<_> =
+            (0..self.random.random_range(0..3)).map(|_| self.toleration()).collect();
+        let mut pod = json!({
             "metadata": metadata,
             "spec": {"nodeName": node, "terminationGracePeriodSeconds": grace},
             "status": {"phase": "Running", "conditions": [
@@ -152,6 +122,9 @@ impl Story {
                 {"type": "Ready", "status": "True", "lastTransitionTime": now},
             ]},
         });
+        if !tolerations.is_empty() {
+            pod["spec"]["tolerations"] = Value::Array(tolerations);
+        }
         let _ = self.cluster.store().insert(Resource::Pods, pod);
     }
 
@@ -191,15 +164,17 @@ impl Story {
     }
 
     fn set_condition(&self, name: &str, kind: &str, status: &str) {
-        #[allow(clippy::cast_possible_truncation)] // Minutes at most.
-        let now = at(self.now() as i64).to_string();
+        let now = self.ago(0);
         self.change_node(name, Part::Status, |node| {
             let mut all = node["status"]["conditions"].as_array().cloned().unwrap_or_default();
             if all.iter().any(|known| known["type"] == kind && known["status"] == status) {
                 return;
             }
             all.retain(|known| known["type"] != kind);
-            all.push(json!({"type": kind, "status": status, "lastTransitionTime": now}));
+            all.push(json!({
+                "type": kind, "status": status, "lastTransitionTime": now,
+                "lastHeartbeatTime": now,
+            }));
             node["status"]["conditions"] = Value::Array(all);
         });
     }
@@ -232,6 +207,88 @@ impl Story {
         });
     }
 
+    /// draino has cordoned a node, before it was stopped for good.
+    fn cordon_as_draino(&mut self, name: &str) {
+        let kind = KINDS[self.random.random_range(0..KINDS.len())];
+        let is_free = self.node(name).is_some_and(|node| {
+            node["spec"]["unschedulable"] != true
+                && node["metadata"]["annotations"]["ostrakon.dev/drain"].is_null()
+        });
+        if !is_free {
+            return;
+        }
+        if self.random.random_bool(0.6) {
+            self.set_condition(name, kind, "True");
+        }
+        self.change_node(name, Part::Whole, |node| {
+            set_unschedulable(node, true);
+            node["metadata"]["annotations"][CONDITIONS] = json!(format!("{kind}=True,0s"));
+        });
+    }
+
+    /// A pod is protected from now on, if there is one most likely one whose node is drained.
+    fn protect_some_pod(&mut self) {
+        let drained = self.nodes_in_phase("draining");
+        let mut pod = self.some_pod();
+        for _ in 0..3 {
+            let is_drained =
+                |pod: &Value| drained.iter().any(|node| pod["spec"]["nodeName"] == **node);
+            if !pod.as_deref().is_some_and(is_drained) {
+                pod = self.some_pod();
+            }
+        }
+        let Some(pod) = pod else { return };
+        let changed = |pod: &Value| {
+            let mut pod = pod.clone();
+            pod["metadata"]["annotations"][PROTECTED] = json!("true");
+            Ok(pod)
+        };
+        let name = pod["metadata"]["name"].as_str().unwrap_or_default();
+        let store = self.cluster.store();
+        let _ = store.modify(Resource::Pods, "default", name, Part::Whole, false, changed);
+    }
+
+    fn label(&self, name: &str, zone: &str) {
+        self.change_node(name, Part::Whole, |node| {
+            node["metadata"]["labels"][ZONE] = json!(zone);
+        });
+    }
+
+    /// What sets a node's conditions stops, or is there again.
+    fn fall_silent_or_speak(&mut self, name: &'static str) {
+        if !self.silent.remove(name) {
+            self.silent.insert(name);
+        }
+    }
+
+    /// Conditions are reported again and again, if a policy asks for that.
+    pub(super) fn heartbeats(&self) {
+        let mut rules = self.policies.iter().flat_map(|policy| &policy.conditions);
+        if !rules.any(|rule| rule.stale_after.is_some()) {
+            return;
+        }
+        let now = self.ago(0);
+        for name in super::ALL_NODES.iter().filter(|name| !self.silent.contains(*name)) {
+            let is_old = |reported: &&Value| {
+                let heard = reported["lastHeartbeatTime"].as_str().and_then(|at| at.parse().ok());
+                KINDS.iter().any(|kind| reported["type"] == **kind)
+                    && heard.is_some_and(|heard| seconds(heard) + HEARTBEAT <= self.now())
+            };
+            let Some(node) = self.node(name) else { continue };
+            let reported = node["status"]["conditions"].as_array();
+            if reported.into_iter().flatten().find(is_old).is_none() {
+                continue;
+            }
+            self.change_node(name, Part::Status, |node| {
+                let all = node["status"]["conditions"].as_array_mut();
+                let ours = |c: &&mut Value| KINDS.iter().any(|kind| c["type"] == **kind);
+                for reported in all.into_iter().flatten().filter(ours) {
+                    reported["lastHeartbeatTime"] = json!(now);
+                }
+            });
+        }
+    }
+
     fn remove_some_pod(&mut self) {
         if let Some(pod) = self.some_pod() {
             self.remove_pod(pod["metadata"]["name"].as_str().unwrap_or_default());
@@ -254,7 +311,7 @@ impl Story {
         self.replicas[index].end(End::Stop(Duration::from_secs(3600)));
         self.pass(QUIET + TAKE_OVER).await?;
         let latest = self.now() + SETTLED;
-        while let Some(why) = self.unsettled() {
+        while let Some(why) = self.unsettled().or_else(|| self.overdue()).or_else(|| self.left()) {
             if self.now() > latest {
                 return Err(format!("P2: at {:.3} {why}", self.now()));
             }
@@ -291,6 +348,7 @@ impl Story {
         self.pass(1.0).await?;
         for name in [here, elsewhere] {
             self.create_node(name);
+            self.label(name, "a");
             self.cordon(name, false);
         }
         self.bind_guarded("held", here, "True");
