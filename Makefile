@@ -3,7 +3,7 @@
 CARGO ?= cargo
 CONTROL_PLANE := tests/control-plane/build
 
-.PHONY: help demo fmt lint test soak recordings doc control-plane e2e e2e-alone e2e-upstream compare bench bench-cluster bench-scale deny ci
+.PHONY: help demo fmt lint test soak recordings doc control-plane e2e e2e-alone e2e-upstream compare fuzz bench bench-cluster bench-scale deny ci
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "%-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -16,7 +16,7 @@ fmt: ## check the format; `cargo fmt` mends it
 
 lint: ## clippy over everything, warnings denied
 	$(CARGO) clippy --locked --all-targets
-	$(CARGO) clippy --locked --test e2e --test upstream --bench cluster --bench scale # left out of the above, to be run by name only
+	$(CARGO) clippy --locked --test e2e --test upstream --bench cluster --bench counts --bench scale # left out of the above, to be run by name only
 
 test: ## unit, property and simulation tests; needs a Rust toolchain and nothing else
 	$(CARGO) test --locked
@@ -46,6 +46,16 @@ e2e-upstream: control-plane ## Kubernetes' own NoExecute cases, with and without
 
 compare: control-plane ## the built-in manager under the faults of e2e, for its figures
 	$(CARGO) test --locked --test e2e -- --ignored
+
+# For how long each of the three targets is fuzzed, in seconds.
+FUZZ_SECONDS ?= 60
+
+fuzz: ## coverage-guided fuzzing of what reads the API server's bytes; needs cargo-fuzz and a C++ compiler
+	for target in stream list object; do \
+		mkdir -p tests/fuzz/corpus/$$target && \
+		$(CARGO) fuzz run --fuzz-dir tests/fuzz --sanitizer none $$target tests/fuzz/corpus/$$target tests/data -- \
+			-max_total_time=$(FUZZ_SECONDS) -max_len=8192 -timeout=5 -rss_limit_mb=512 -malloc_limit_mb=32 || exit 1; \
+	done
 
 bench: ## benchmarks of the parts, in-process; minutes
 	$(CARGO) bench --locked

@@ -28,6 +28,8 @@ fn main() -> ExitCode {
     };
     let trials = vec![
         trial("the_story_comes_out_as_it_must", the_story_comes_out_as_it_must),
+        trial("the_story_comes_out_under_faults", the_story_comes_out_under_faults),
+        trial("what_never_works_fails_it", what_never_works_fails_it),
         trial("a_pod_that_goes_for_no_reason_fails_it", a_pod_that_goes_for_no_reason_fails_it),
         trial(
             "the_rules_of_the_built_in_controller_fail_it",
@@ -179,6 +181,25 @@ fn the_rules_of_the_built_in_controller_fail_it() {
     assert!(failure.contains("more than 10s late"), "{failure}");
 }
 
+fn the_story_comes_out_under_faults() {
+    // The last one strikes for certain, so that faults that befall nobody would be seen.
+    let faults = ["refuse=503,chance=5%", "latency=20ms", "cut,times=9,verb=delete,resource=pods"];
+    let faults = faults.map(|fault| ["--fault", fault]).concat();
+    let output = run(&[&SMALL[..], &faults, &["--log-level", "info"]].concat());
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    let failed = said.lines().filter(|line| line.contains("eviction failed")).count();
+    assert!(failed > 0, "no deletion failed: {said}");
+}
+
+fn what_never_works_fails_it() {
+    let output = run(&[&SMALL[..], &["--fault", "refuse=500,verb=delete"]].concat());
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&output.stderr);
+    let last = said.lines().last().unwrap();
+    assert_eq!(last, "error: the pods are not as they must be, see above", "{said}");
+}
+
 fn what_makes_no_sense_is_refused_in_a_line() {
     for (arguments, remedy) in [
         (&["--nodes", "0"][..], "give 5 to 1000 nodes"),
@@ -188,6 +209,8 @@ fn what_makes_no_sense_is_refused_in_a_line() {
         (&["--nodes", "10", "--pods", "2000"], "give --pods 1000 at the most"),
         (&["--serve", "0.0.0.0:6443"], "such as 127.0.0.1:6443"),
         (&["--log-level", "a=b=c"], "give off, error, warn, info, debug or trace"),
+        (&["--fault", "flaky"], "there is no fault \"flaky\": give latency=DURATION, refuse=CODE"),
+        (&["--fault", "cut,chance=2"], "such as 30%"),
         (&["--faster"], "unexpected argument"),
     ] {
         let output = run(&[&["demo"], arguments].concat());

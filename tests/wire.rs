@@ -14,6 +14,10 @@ use proptest::prelude::*;
 use prost::Message;
 use serde_json::Value;
 
+/// What libFuzzer calls as well (`make fuzz`).
+#[path = "fuzz/checks.rs"]
+mod checks;
+
 const POD: &[u8] = include_bytes!("data/pod.pb");
 const POD_JSON: &str = include_str!("data/pod.json");
 const NODE: &[u8] = include_bytes!("data/node.pb");
@@ -207,6 +211,28 @@ proptest! {
     }
 
     #[test]
+    fn a_broken_watch_says_the_same_in_whatever_pieces_it_comes(body in broken(WATCH)) {
+        checks::stream(&body);
+    }
+
+    #[test]
+    fn a_broken_page_of_a_list_is_no_more_than_came(
+        items in prop::collection::vec(broken(pod()), 0..4),
+        mishaps in prop::collection::vec(mishap(), 0..3),
+    ) {
+        let list = wire::List { items, ..wire::List::default() };
+        let page = wire::seal("PodList", &list).to_vec();
+        checks::list(&mishaps.iter().fold(page, happen));
+    }
+
+    #[test]
+    fn a_broken_object_is_the_same_by_itself_and_as_an_event(
+        object in prop_oneof![broken(pod()), broken(node())],
+    ) {
+        checks::object(&object);
+    }
+
+    #[test]
     fn any_bytes_may_come(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
         let bytes = Bytes::from(bytes);
         drop(PodDecoder::default().decode(&bytes));
@@ -214,5 +240,8 @@ proptest! {
         drop(wire::Event::decode(bytes.clone()));
         drop(wire::List::decode(bytes.clone()));
         drop(wire::open(&bytes, "Pod"));
+        checks::stream(&bytes);
+        checks::list(&bytes);
+        checks::object(&bytes);
     }
 }

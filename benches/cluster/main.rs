@@ -154,7 +154,7 @@ async fn measure(options: &Options, bed: &Bed) -> Result<Report> {
     let mut report = Report::new(options, load);
     for run in 0..options.runs {
         say(&format!("run {} of {}", run + 1, options.runs));
-        stage.server.quiet().await?;
+        stage.server.rest().await?;
         let before = stage.server.cost()?;
         let fetched = bare::fetch(bed).await?;
         report.fetches.push((fetched, stage.server.cost()? - before));
@@ -196,7 +196,7 @@ struct Stage<'a> {
 impl Stage<'_> {
     /// Starts a contender and taints nodes, as many as each of `rounds` says.
     async fn contend(&mut self, contender: Contender, rounds: &[usize]) -> Result<Run> {
-        self.server.quiet().await?;
+        self.server.rest().await?;
         let before = self.server.cost()?;
         let start = Instant::now();
         let mut running = contender.start(self.bed).await?;
@@ -249,7 +249,7 @@ impl Stage<'_> {
         running: Option<&Running>,
         begin: impl Future<Output = Result<()>>,
     ) -> Result<Round> {
-        let requests = self.server.quiet().await?;
+        let requests = self.server.rest().await?;
         let keys = self.fleet.pods(nodes).into_iter().map(|pod| pod.key());
         let witness = Witness::start(&self.etcd, keys).await?;
         let own = running.map(Running::cpu).transpose()?;

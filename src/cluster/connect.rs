@@ -4,11 +4,17 @@ use std::error::Error as _;
 use std::path::Path;
 use std::time::Duration;
 
+use http::HeaderValue;
+use http::header::USER_AGENT;
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config};
 
 /// How long a TCP and TLS handshake may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How the program calls itself to API servers: their audit logs and their request metrics tell by
+/// it who asked.
+pub const AGENT: &str = concat!("ostrakon/", env!("CARGO_PKG_VERSION"));
 
 /// A cluster that can be talked to.
 #[derive(Clone)]
@@ -56,10 +62,7 @@ pub enum ConnectError {
 }
 
 /// Finds a cluster: by the file and context named, else by the usual rules (`KUBECONFIG`,
-/// `~/.kube/config`, the service account of the pod).
-///
-/// The client does not retry by itself, since it would do so for minutes inside one call: every
-/// caller here has its own retry. Must be called inside a tokio runtime.
+/// `~/.kube/config`, the service account of the pod). Must be called inside a tokio runtime.
 ///
 /// # Errors
 /// See [`ConnectError`].
@@ -67,7 +70,7 @@ pub async fn connect(
     kubeconfig: Option<&Path>,
     context: Option<&str>,
 ) -> Result<Cluster, ConnectError> {
-    let mut config = if let Some(path) = kubeconfig {
+    let config = if let Some(path) = kubeconfig {
         let path_text = path.display().to_string();
         match Kubeconfig::read_from(path) {
             Ok(file) => of_context(file, path_text, context).await?,
@@ -90,8 +93,20 @@ pub async fn connect(
             ))
         })?
     };
+    open(config)
+}
+
+/// Opens a client to the cluster of `config`.
+///
+/// It does not retry by itself, since it would do so for minutes inside one call: every caller
+/// here has its own retry. Must be called inside a tokio runtime.
+///
+/// # Errors
+/// [`ConnectError::Client`].
+pub fn open(mut config: Config) -> Result<Cluster, ConnectError> {
     config.default_retry = false;
     config.connect_timeout = Some(CONNECT_TIMEOUT);
+    config.headers.push((USER_AGENT, HeaderValue::from_static(AGENT)));
     let url = config.cluster_url.to_string();
     let server = url.trim_end_matches('/').to_owned();
     let client = Client::try_from(config)
@@ -149,4 +164,27 @@ pub(super) fn chain(error: &dyn std::error::Error) -> String {
         source = cause.source();
     }
     text.replace('\n', " ")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use parking_lot::Mutex;
+
+    use super::*;
+    use crate::clock::Clock;
+    use crate::sim::embedded::{Embedded, Options};
+
+    #[tokio::test]
+    async fn api_servers_are_told_who_asks() {
+        let cluster = Embedded::new(Clock::system(), Options::default());
+        let agents = Arc::new(Mutex::new(Vec::new()));
+        let seen = Arc::clone(&agents);
+        cluster.audit(move |audited| seen.lock().push(audited.operation.agent.clone()));
+        let served = cluster.serve("127.0.0.1:0".parse().unwrap()).await.unwrap();
+        let client = open(Config::new(served.url().parse().unwrap())).unwrap().client;
+        client.apiserver_version().await.unwrap();
+        assert_eq!(*agents.lock(), [format!("ostrakon/{}", env!("CARGO_PKG_VERSION"))]);
+    }
 }

@@ -10,13 +10,13 @@
 //!
 //! - the *envelope* ([`open`], [`seal`]): four magic bytes, then a message with the kind and the
 //!   bytes of the object. Answers to lists and single reads are one envelope; errors too.
-//! - the *frame* of a watch ([`Event`], [`frame`]): the length in four bytes, big end first, then
-//!   a message with the type of the event and an envelope.
+//! - the *frame* of a watch ([`Frames`], [`Event`], [`frame`]): the length in four bytes, big end
+//!   first, then a message with the type of the event and an envelope.
 //!
 //! Nothing in here knows what a field means; that is for [`PodDecoder`](super::PodDecoder) and
 //! [`decode_node`](super::decode_node). What writes is there for whoever plays the server.
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
 use prost::Message;
 
 /// Media type of objects and lists.
@@ -25,6 +25,10 @@ pub const MEDIA_TYPE: &str = "application/vnd.kubernetes.protobuf";
 pub const WATCH_MEDIA_TYPE: &str = "application/vnd.kubernetes.protobuf;stream=watch";
 /// What every envelope begins with. The last byte is the version of the form.
 const MAGIC: [u8; 4] = *b"k8s\0";
+/// An object of the API is at most 1.5 MiB (etcd's limit); what is longer is no event.
+pub const LONGEST_FRAME: usize = 8 << 20;
+/// Length of the length before each frame.
+const PREFIX: usize = 4;
 
 /// Bytes that are not what they should be.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -43,6 +47,14 @@ pub enum WireError {
     /// They are cut short or mixed up.
     #[error("cannot be read as protobuf: {0}")]
     Malformed(String),
+    /// No event is so long.
+    #[error("an event claims to be {length} bytes long, and {LONGEST_FRAME} is the limit: {begin}")]
+    TooLong {
+        /// The length that it claims.
+        length: usize,
+        /// The beginning of what came.
+        begin: String,
+    },
 }
 
 impl From<prost::DecodeError> for WireError {
@@ -92,6 +104,55 @@ pub fn frame(r#type: &str, envelope: Bytes) -> Bytes {
     frame.put_u32(u32::try_from(event.encoded_len()).unwrap_or(u32::MAX));
     frame.extend_from_slice(&event.encode_to_vec());
     frame.freeze()
+}
+
+/// Cuts the body of a watch into frames, in whatever pieces it comes.
+///
+/// ```
+/// use ostrakon::cluster::wire::Frames;
+///
+/// let mut frames = Frames::default();
+/// frames.push(b"\0\0\0\x02a");
+/// assert_eq!(frames.cut(), Ok(None));
+/// frames.push(b"b\0");
+/// assert_eq!(frames.cut().unwrap().unwrap(), "ab");
+/// assert!(!frames.is_empty(), "the next one has begun");
+/// ```
+#[derive(Debug, Default)]
+pub struct Frames {
+    buffer: BytesMut,
+}
+
+impl Frames {
+    /// Takes what comes next.
+    pub fn push(&mut self, piece: &[u8]) {
+        self.buffer.extend_from_slice(piece);
+    }
+
+    /// The next frame without its length, or `None` if not all of it has come.
+    ///
+    /// # Errors
+    /// [`WireError::TooLong`], from then on: there is no way to find the next one.
+    pub fn cut(&mut self) -> Result<Option<Bytes>, WireError> {
+        let Some(prefix) = self.buffer.first_chunk::<PREFIX>() else {
+            return Ok(None);
+        };
+        let length = usize::try_from(u32::from_be_bytes(*prefix)).unwrap_or(usize::MAX);
+        if length > LONGEST_FRAME {
+            return Err(WireError::TooLong { length, begin: excerpt(&self.buffer) });
+        }
+        if self.buffer.len() < PREFIX + length {
+            self.buffer.reserve(PREFIX + length - self.buffer.len());
+            return Ok(None);
+        }
+        self.buffer.advance(PREFIX);
+        Ok(Some(self.buffer.split_to(length).freeze()))
+    }
+
+    /// Whether nothing is left that is not cut.
+    pub fn is_empty(&self) -> bool {
+        self.buffer.is_empty()
+    }
 }
 
 /// The beginning of a body, for an error message.

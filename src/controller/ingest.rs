@@ -57,6 +57,10 @@ impl Index for Nodes {
             drop_node(&self.shared, &name, uid);
         }
     }
+
+    fn is_empty(&self) -> bool {
+        self.shared.view.counts().0 == 0
+    }
 }
 
 impl Index for Pods {
@@ -94,6 +98,10 @@ impl Index for Pods {
     fn retain(&mut self, seen: &AHashSet<Uid>) {
         retain_pods(&self.shared, seen);
         self.decoder.prune();
+    }
+
+    fn is_empty(&self) -> bool {
+        self.shared.view.counts().1 == 0
     }
 }
 

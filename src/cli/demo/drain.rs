@@ -11,6 +11,9 @@ use serde_json::Value;
 use super::cast::BUDGET;
 use crate::sim::embedded::{Change, Resource};
 
+/// Kinds of controllers whose pods a policy leaves unless it says otherwise.
+const LEFT: [&str; 2] = ["DaemonSet", "StatefulSet"];
+
 /// What was seen of the drain.
 #[derive(Debug, Default)]
 pub(super) struct Drain {
@@ -38,10 +41,10 @@ impl Drain {
         Self { node: node.to_owned(), ..Self::default() }
     }
 
-    /// From now on these pods must go, all that the node has but those of daemons.
+    /// From now on these pods must go, all that the node has but those that the policy leaves.
     pub(super) fn begin<'a>(&mut self, pods: impl Iterator<Item = &'a Value>) {
         let to_go = pods.filter(|pod| text(pod, "/spec/nodeName") == self.node).filter(|pod| {
-            text(pod, "/metadata/ownerReferences/0/kind") != "DaemonSet"
+            !LEFT.contains(&text(pod, "/metadata/ownerReferences/0/kind"))
                 && pod.pointer("/metadata/deletionTimestamp").is_none()
         });
         let of = |field: &str, pod| text(pod, &format!("/metadata/{field}")).to_owned();

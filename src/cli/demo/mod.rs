@@ -2,6 +2,7 @@
 //!
 //! - [`cast`], [`sizes`]: who is in the cluster, and how many;
 //! - [`stage`]: the cluster in the process and the unchanged controller on it;
+//! - [`fault`]: what goes wrong on the way between the two, if that is wanted;
 //! - [`story`]: what happens, and whether it came out as it must;
 //! - [`ledger`], [`reckon`], [`drain`]: what is seen from outside, and held against the rule;
 //! - [`tell`], [`screen`]: what is said, and where it goes;
@@ -9,6 +10,7 @@
 
 mod cast;
 mod drain;
+mod fault;
 mod ledger;
 mod reckon;
 mod screen;
@@ -35,6 +37,7 @@ use super::Usage;
 use crate::clock::Clock;
 use crate::config::Compat;
 use crate::observe::{LogFormat, LogLevel, start_logs};
+use crate::sim::embedded::Rule;
 
 /// Signals that follow each other within this time are one.
 const SAME_SIGNAL: Duration = Duration::from_millis(500);
@@ -70,6 +73,17 @@ pub(super) struct Arguments {
     /// countdowns begin anew with the restart, so the demo fails
     #[arg(long, value_enum, default_value_t)]
     compat: Compat,
+
+    /// What befalls the controller's requests from the first taint on; may be given many times.
+    /// latency=DURATION, refuse=CODE, hang, cut or lose-answer, and after a comma each, if they are
+    /// to befall some requests only: chance=PERCENT, times=NUMBER, verb, resource, subresource,
+    /// namespace, name. `--fault refuse=503,chance=30%,verb=delete,resource=pods`
+    #[arg(long = "fault", value_name = "FAULT", value_parser = fault::parse)]
+    faults: Vec<Rule>,
+
+    /// Where the chances of faults come from
+    #[arg(long, value_name = "NUMBER", default_value_t = 0)]
+    seed: u64,
 
     /// Write one JSON object a line
     #[arg(long)]
@@ -123,9 +137,12 @@ async fn until_stopped(arguments: &Arguments, pods: usize) -> anyhow::Result<()>
     let started = Clock::system().now();
     let address = arguments.serve.unwrap_or(FREE_PORT);
     let mut screen = Screen::new(Form::suiting(arguments.json));
-    screen.say(None, &Line::Starting { nodes: arguments.nodes, pods })?;
+    screen.say(
+        None,
+        &Line::Starting { nodes: arguments.nodes, pods, faults: arguments.faults.len() },
+    )?;
     let mut stage = tokio::select! {
-        stage = Stage::set(arguments.nodes, pods, address, arguments.compat) => stage?,
+        stage = Stage::set(arguments.nodes, pods, address, arguments.compat, arguments.seed) => stage?,
         () = next() => return Ok(()),
     };
     let seconds = stage.now().duration_since(started).as_secs_f64();
@@ -173,6 +190,7 @@ async fn play(
     }
     let example = stage.cast.nodes[stage.cast.nodes.len() / 2].clone();
     let metrics = stage.metrics_url();
+    stage.befall(&arguments.faults);
     let mut story = Story::begin(stage, screen);
     let summary = story.tell().await?;
     *came_out = summary.ok;

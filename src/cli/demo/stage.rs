@@ -18,14 +18,14 @@ use super::cast::{Cast, MAINTENANCE, NAMESAKE, uid};
 use super::drain::Drain;
 use super::ledger::Ledger;
 use crate::clock::Clock;
-use crate::cluster::Cluster;
+use crate::cluster::{AGENT, Cluster, open};
 use crate::config::{Compat, Config};
 use crate::controller::{self, Running};
 use crate::drain::{ConditionRule, Pace, Policy};
 use crate::model::ConditionStatus;
 use crate::sim::embedded::{
-    ApiError, Controllers, DeleteOptions, Embedded, Options, Part, Resource, Selector, Served,
-    Settings,
+    ApiError, Controllers, DeleteOptions, Embedded, Options, Part, Resource, Rule, Selector,
+    Served, Settings,
 };
 use crate::sim::hollow::{self, HollowKubelets, Switch};
 
@@ -78,9 +78,10 @@ impl Stage {
         pods: usize,
         at: SocketAddr,
         compat: Compat,
+        seed: u64,
     ) -> anyhow::Result<Self> {
         let clock = Clock::system();
-        let options = Options { history: HISTORY, ..Options::default() };
+        let options = Options { seed, history: HISTORY, ..Options::default() };
         let cluster = Embedded::new(clock.clone(), options);
         // The port first: a used one is to be told of at once.
         let served = cluster.serve(at).await.with_context(|| {
@@ -113,7 +114,8 @@ impl Stage {
             ..Settings::default()
         };
         let controllers = Controllers::start(cluster.store(), &settings);
-        let client = client(&served.url())?;
+        let url = served.url().parse().context("cannot read the cluster's own URL")?;
+        let client = open(kube::Config::new(url))?.client;
         debug!("started the controllers of the cluster");
         let controller = Some(start(&client, FREE_PORT, compat).await?);
         Ok(Self {
@@ -246,6 +248,13 @@ impl Stage {
         (is_another && stays).then(|| node.to_owned())
     }
 
+    /// From now on these befall the controller's requests, and nobody else's.
+    pub(super) fn befall(&self, faults: &[Rule]) {
+        for rule in faults {
+            self.cluster.faults().add(rule.clone().by(AGENT));
+        }
+    }
+
     /// Stops the controller and starts it again.
     pub(super) async fn restart(&mut self) -> anyhow::Result<()> {
         let mut address = FREE_PORT;
@@ -268,6 +277,7 @@ impl Stage {
 
     /// Ends everything, each part within its limit.
     pub(super) async fn stop(self) -> anyhow::Result<()> {
+        self.cluster.faults().clear();
         let stopped = match self.controller {
             Some(running) => timeout(STOP_LIMIT, running.stop()).await,
             None => Ok(Ok(())),
@@ -291,14 +301,6 @@ fn policy() -> Policy {
     };
     let pace = Pace { notice: NOTICE, spacing: Duration::ZERO, ..Pace::default() };
     Policy { pace, ..Policy::new("demo", vec![rule]) }
-}
-
-/// A client over loopback, which does not retry: whoever uses it does.
-fn client(url: &str) -> anyhow::Result<Client> {
-    let mut config = kube::Config::new(url.parse().context("cannot read the cluster's own URL")?);
-    config.default_retry = false;
-    config.connect_timeout = Some(Duration::from_secs(5));
-    Client::try_from(config).context("cannot make a client for the cluster")
 }
 
 /// Starts the controller, and waits until it knows all nodes and pods.

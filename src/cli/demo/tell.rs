@@ -14,7 +14,7 @@ use super::ledger::Eviction;
 #[serde(tag = "event", rename_all = "snake_case")]
 pub(super) enum Line {
     /// The cluster is being made.
-    Starting { nodes: usize, pods: usize },
+    Starting { nodes: usize, pods: usize, faults: usize },
     /// The cluster is there and the controller knows it.
     Ready { took_seconds: f64, server: String },
     /// The story does something.
@@ -131,11 +131,18 @@ impl Line {
     /// The line for people; `None` if it is for machines only.
     pub(super) fn text(&self) -> Option<String> {
         Some(match self {
-            Self::Starting { nodes, pods } => format!(
-                "Starting a cluster in this process: {} nodes, {} pods.",
-                grouped(*nodes),
-                grouped(*pods),
-            ),
+            Self::Starting { nodes, pods, faults } => {
+                let faults = match faults {
+                    0 => String::new(),
+                    1 => " A fault will befall the controller's requests.".to_owned(),
+                    n => format!(" {n} faults will befall the controller's requests."),
+                };
+                format!(
+                    "Starting a cluster in this process: {} nodes, {} pods.{faults}",
+                    grouped(*nodes),
+                    grouped(*pods),
+                )
+            }
             Self::Ready { took_seconds, server } => format!(
                 "Ready in {took_seconds:.1} s. The controller is the real one; it reaches the cluster \
                  at {server}.",

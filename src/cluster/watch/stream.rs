@@ -1,22 +1,18 @@
-//! One open watch: cuts its body into frames and reads the events in them.
+//! One open watch: has its body cut into frames and reads the events in them.
 
 use std::time::Duration;
 
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::Bytes;
 use http_body_util::BodyExt;
 use kube::client::Body;
 use prost::Message;
 use tokio::time::timeout;
 
-use crate::cluster::wire;
+use crate::cluster::wire::{self, Frames};
 
 /// A stream that is silent for this long is taken up anew: the server sends a bookmark about
 /// once a minute, so the connection has died without a word.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(75);
-/// An object of the API is at most 1.5 MiB (etcd's limit); what is longer is no event.
-const LONGEST_EVENT: usize = 8 << 20;
-/// Length of the length before each event.
-const PREFIX: usize = 4;
 
 /// What an event of a watch says.
 #[derive(Debug, PartialEq)]
@@ -83,11 +79,34 @@ impl Stream {
 
     /// What the next event says, which must be about an object of this kind.
     pub(super) async fn next(&mut self, kind: &str) -> Result<Change, End> {
-        match timeout(IDLE_TIMEOUT, self.frames.next(&mut self.body)).await {
+        match timeout(IDLE_TIMEOUT, self.frame()).await {
             Err(_) => Err(End::Idle),
             Ok(Err(end)) => Err(end),
             Ok(Ok(None)) => Err(End::Closed),
             Ok(Ok(Some(frame))) => read(&frame, kind).map_err(End::Garbled),
+        }
+    }
+
+    /// The next frame, or `None` at the end of the body. Safe to cancel: what was read stays.
+    async fn frame(&mut self) -> Result<Option<Bytes>, End> {
+        loop {
+            let cut = self.frames.cut().map_err(|error| End::Garbled(error.to_string()))?;
+            if cut.is_some() {
+                return Ok(cut);
+            }
+            match self.body.frame().await {
+                None if self.frames.is_empty() => return Ok(None),
+                None => {
+                    let cut = "the stream was cut in the middle of an event";
+                    return Err(End::Failed(cut.to_owned()));
+                }
+                Some(Err(error)) => return Err(End::Failed(error.to_string())),
+                Some(Ok(frame)) => {
+                    if let Ok(data) = frame.into_data() {
+                        self.frames.push(&data);
+                    }
+                }
+            }
         }
     }
 }
@@ -110,55 +129,4 @@ fn read(frame: &Bytes, kind: &str) -> Result<Change, String> {
             return Err(format!("unknown type of watch event {other:?}"));
         }
     })
-}
-
-/// Cuts a body into frames.
-#[derive(Default)]
-struct Frames {
-    buffer: BytesMut,
-}
-
-impl Frames {
-    /// The next frame without its length, or `None` at the end of the body. Safe to cancel: what
-    /// was read stays in the buffer.
-    async fn next(&mut self, body: &mut Body) -> Result<Option<Bytes>, End> {
-        loop {
-            if let Some(frame) = self.cut().map_err(End::Garbled)? {
-                return Ok(Some(frame));
-            }
-            match body.frame().await {
-                None if self.buffer.is_empty() => return Ok(None),
-                None => {
-                    let cut = "the stream was cut in the middle of an event";
-                    return Err(End::Failed(cut.to_owned()));
-                }
-                Some(Err(error)) => return Err(End::Failed(error.to_string())),
-                Some(Ok(frame)) => {
-                    if let Ok(data) = frame.into_data() {
-                        self.buffer.extend_from_slice(&data);
-                    }
-                }
-            }
-        }
-    }
-
-    /// The first frame of the buffer, if all of it is there.
-    fn cut(&mut self) -> Result<Option<Bytes>, String> {
-        let Some(prefix) = self.buffer.first_chunk::<PREFIX>() else {
-            return Ok(None);
-        };
-        let length = usize::try_from(u32::from_be_bytes(*prefix)).unwrap_or(usize::MAX);
-        if length > LONGEST_EVENT {
-            return Err(format!(
-                "an event claims to be {length} bytes long, and {LONGEST_EVENT} is the limit: {}",
-                wire::excerpt(&self.buffer)
-            ));
-        }
-        if self.buffer.len() < PREFIX + length {
-            self.buffer.reserve(PREFIX + length - self.buffer.len());
-            return Ok(None);
-        }
-        self.buffer.advance(PREFIX);
-        Ok(Some(self.buffer.split_to(length).freeze()))
-    }
 }

@@ -9,7 +9,9 @@
 //! ```
 //!
 //! Keys are kept in slots, and a hash table of slots finds them: so its spare room, which is half of
-//! it, costs little. Nothing here blocks or locks; the caller holds the lock.
+//! it, costs little. It keeps half of each hash beside the slot, so that it grows, and passes over what
+//! it does not look for, without a look at the keys, which lie all over the memory. Nothing here blocks
+//! or locks; the caller holds the lock.
 //!
 //! A turn in [`Waiting`] counts only while the slot that it names holds a countdown with the same turn:
 //! no two countdowns ever have the same token, so no turn that is stale is taken for another, and a
@@ -29,7 +31,7 @@ use super::{Armed, Fired, Outcome, Scheduled, Token};
 
 pub(super) struct Table<K, V> {
     /// Slots by the keys in them.
-    by_key: HashTable<usize>,
+    by_key: HashTable<Place>,
     hasher: RandomState,
     slots: Slab<Entry<K, V>>,
     waiting: Waiting,
@@ -37,6 +39,25 @@ pub(super) struct Table<K, V> {
     last_token: u64,
     /// From when on time is counted.
     origin: Instant,
+}
+
+/// Where a key is.
+#[derive(Clone, Copy)]
+struct Place {
+    /// Four thousand million of them would take 400 GB.
+    slot: u32,
+    hash: Hashed,
+}
+
+/// Half of a key's hash: tells nearly all keys apart, and is as long as a slot's number.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Hashed(u32);
+
+impl Hashed {
+    /// As a hash table wants it, which looks at both ends.
+    fn wide(self) -> u64 {
+        u64::from(self.0) << 32 | u64::from(self.0)
+    }
 }
 
 struct Entry<K, V> {
@@ -88,8 +109,9 @@ where
 
     pub(super) fn arm(&mut self, key: K, due: Instant, value: V) -> Armed {
         let turn = Turn { due: self.nanos(due), token: self.fresh() };
-        let Some(slot) = self.slot(&key) else {
-            let slot = self.insert(key, Stage::Counting(turn, value));
+        let hash = self.hash(&key);
+        let Some(slot) = self.slot(hash, &key) else {
+            let slot = self.insert(hash, key, Stage::Counting(turn, value));
             self.waiting.put(turn, slot);
             return Armed::New;
         };
@@ -117,13 +139,12 @@ where
     }
 
     pub(super) fn disarm(&mut self, key: &K) -> bool {
-        let hash = self.hasher.hash_one(key);
+        let hash = self.hash(key);
         let slots = &mut self.slots;
-        let in_slot = |slot: &usize| slots.get(*slot).is_some_and(|entry| entry.key == *key);
-        let Ok(found) = self.by_key.find_entry(hash, in_slot) else {
+        let Ok(found) = self.by_key.find_entry(hash.wide(), is_at(slots, hash, key)) else {
             return false;
         };
-        let slot = *found.get();
+        let slot = found.get().slot as usize;
         if let Some(Entry { stage: Stage::Working(work), .. }) = slots.get_mut(slot) {
             work.cancelled = true;
             return work.next.take().is_some();
@@ -167,7 +188,8 @@ where
             Outcome::Done => None,
         };
         let fresh = self.fresh();
-        let Some(slot) = self.slot(key) else {
+        let hash = self.hash(key);
+        let Some(slot) = self.slot(hash, key) else {
             return false;
         };
         let Some(Entry { stage, .. }) = self.slots.get_mut(slot) else {
@@ -197,7 +219,7 @@ where
                 *stage = next;
                 self.waiting.put(turn, slot);
             }
-            None => self.remove(key, slot),
+            None => self.remove(hash, slot),
         }
         true
     }
@@ -268,29 +290,34 @@ where
         self.working
     }
 
-    fn slot(&self, key: &K) -> Option<usize> {
-        let hash = self.hasher.hash_one(key);
-        let in_slot = |slot: &usize| self.slots.get(*slot).is_some_and(|entry| entry.key == *key);
-        self.by_key.find(hash, in_slot).copied()
+    #[allow(clippy::cast_possible_truncation)] // One half is enough.
+    fn hash(&self, key: &K) -> Hashed {
+        Hashed(self.hasher.hash_one(key) as u32)
+    }
+
+    fn slot(&self, hash: Hashed, key: &K) -> Option<usize> {
+        let place = self.by_key.find(hash.wide(), is_at(&self.slots, hash, key))?;
+        Some(place.slot as usize)
     }
 
     fn entry(&self, key: &K) -> Option<&Entry<K, V>> {
-        self.slots.get(self.slot(key)?)
+        self.slots.get(self.slot(self.hash(key), key)?)
     }
 
     /// Puts a key in that is not in.
-    fn insert(&mut self, key: K, stage: Stage<V>) -> usize {
-        let hash = self.hasher.hash_one(&key);
+    fn insert(&mut self, hash: Hashed, key: K, stage: Stage<V>) -> usize {
         let slot = self.slots.insert(Entry { key, stage });
-        let (slots, hasher) = (&self.slots, &self.hasher);
-        let hash_of = |slot: &usize| slots.get(*slot).map_or(0, |e| hasher.hash_one(&e.key));
-        self.by_key.insert_unique(hash, slot, hash_of);
+        let Ok(number) = u32::try_from(slot) else {
+            panic!("{slot} countdowns are more than a timed queue can hold");
+        };
+        let place = Place { slot: number, hash };
+        self.by_key.insert_unique(hash.wide(), place, |place| place.hash.wide());
         slot
     }
 
-    fn remove(&mut self, key: &K, slot: usize) {
-        let hash = self.hasher.hash_one(key);
-        if let Ok(found) = self.by_key.find_entry(hash, |known| *known == slot) {
+    fn remove(&mut self, hash: Hashed, slot: usize) {
+        let is_it = |place: &Place| place.slot as usize == slot;
+        if let Ok(found) = self.by_key.find_entry(hash.wide(), is_it) {
             found.remove();
         }
         self.slots.try_remove(slot);
@@ -310,6 +337,14 @@ where
     fn fresh(&mut self) -> Token {
         self.last_token += 1;
         Token(self.last_token)
+    }
+}
+
+/// Tells the place of a key from others.
+fn is_at<K: Eq, V>(slots: &Slab<Entry<K, V>>, hash: Hashed, key: &K) -> impl Fn(&Place) -> bool {
+    move |place| {
+        let entry = (place.hash == hash).then(|| slots.get(place.slot as usize)).flatten();
+        entry.is_some_and(|entry| entry.key == *key)
     }
 }
 

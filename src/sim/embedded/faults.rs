@@ -47,6 +47,8 @@ pub struct Rule {
     pub namespace: Option<String>,
     /// Only requests about the object of this name.
     pub name: Option<String>,
+    /// Only requests of a client whose `User-Agent` begins with this.
+    pub agent: Option<String>,
     /// The chance that a request that matches is met, between 0 and 1.
     pub probability: f64,
     /// How many requests are met before the rule is used up; `None` for any number.
@@ -64,6 +66,7 @@ impl Rule {
             subresource: None,
             namespace: None,
             name: None,
+            agent: None,
             probability: 1.0,
             count: None,
             fault,
@@ -94,6 +97,12 @@ impl Rule {
         self
     }
 
+    /// Only for requests of a client whose `User-Agent` begins with this.
+    pub fn by(mut self, agent: &str) -> Self {
+        self.agent = Some(agent.to_owned());
+        self
+    }
+
     /// Only for so many requests.
     pub fn times(mut self, count: u32) -> Self {
         self.count = Some(count);
@@ -113,6 +122,7 @@ impl Rule {
             && text(&self.subresource, &operation.subresource)
             && text(&self.namespace, &operation.namespace)
             && text(&self.name, &operation.name)
+            && self.agent.as_deref().is_none_or(|agent| operation.agent.starts_with(agent))
     }
 }
 
@@ -272,6 +282,7 @@ mod tests {
             subresource: String::new(),
             namespace: "default".to_owned(),
             name: "a".to_owned(),
+            agent: "kubectl/v1.36".to_owned(),
         }
     }
 
@@ -289,6 +300,10 @@ mod tests {
         let mut eviction = deleting(Resource::Pods);
         eviction.verb = Verb::Create;
         assert_eq!(faults.fate(&eviction), Fate::default());
+        faults.add(Rule::always(Fault::Cut).by("ostrakon/"));
+        assert_eq!(faults.fate(&eviction), Fate::default());
+        eviction.agent = "ostrakon/1".to_owned();
+        assert_eq!(faults.fate(&eviction).then, Some(Fault::Cut));
         faults.remove(id);
         assert_eq!(faults.fate(&deleting(Resource::Pods)), Fate::default());
     }

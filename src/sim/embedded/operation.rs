@@ -16,6 +16,34 @@ pub enum Verb {
     DeleteCollection,
 }
 
+impl Verb {
+    /// All of them.
+    pub const ALL: [Self; 8] = [
+        Self::Get,
+        Self::List,
+        Self::Watch,
+        Self::Create,
+        Self::Update,
+        Self::Patch,
+        Self::Delete,
+        Self::DeleteCollection,
+    ];
+
+    /// Its name in roles and audit logs.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Get => "get",
+            Self::List => "list",
+            Self::Watch => "watch",
+            Self::Create => "create",
+            Self::Update => "update",
+            Self::Patch => "patch",
+            Self::Delete => "delete",
+            Self::DeleteCollection => "deletecollection",
+        }
+    }
+}
+
 /// What is done, and to what.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Operation {
@@ -29,4 +57,6 @@ pub struct Operation {
     pub namespace: String,
     /// To which object; empty for collections and creations.
     pub name: String,
+    /// Who asks, by its `User-Agent`; empty if it does not say.
+    pub agent: String,
 }

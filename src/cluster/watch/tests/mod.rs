@@ -50,13 +50,16 @@ struct Server {
     requests: Mutex<Vec<(String, Instant)>>,
 }
 
-/// Writes down what comes in.
+/// Writes down what comes in. It says that it knows something even before that, unless it is `new`.
 #[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<String>>>);
+struct Log {
+    lines: Arc<Mutex<Vec<String>>>,
+    new: bool,
+}
 
 impl Log {
     fn add(&self, line: String) {
-        self.0.lock().push(line);
+        self.lines.lock().push(line);
     }
 
     /// A thing's UID is a number; of one that cannot be read, it is known if it is `named`.
@@ -99,6 +102,10 @@ impl Index for Log {
         let mut uids: Vec<_> = seen.iter().map(|uid| uid.0).collect();
         uids.sort_unstable();
         self.add(format!("only {uids:?}"));
+    }
+
+    fn is_empty(&self) -> bool {
+        self.new && self.lines.lock().is_empty()
     }
 }
 
@@ -146,6 +153,11 @@ impl Played {
 
 /// Runs the stream against the script for so many seconds.
 async fn play(script: impl IntoIterator<Item = Reply>, seconds: u64) -> Played {
+    play_to(Log::default(), script, seconds).await
+}
+
+/// The same, and tells this log.
+async fn play_to(log: Log, script: impl IntoIterator<Item = Reply>, seconds: u64) -> Played {
     let script = Mutex::new(script.into_iter().collect());
     let server = Arc::new(Server { script, ..Server::default() });
     let behind = Arc::clone(&server);
@@ -166,7 +178,6 @@ async fn play(script: impl IntoIterator<Item = Reply>, seconds: u64) -> Played {
     });
     let metrics = Metrics::register(&Registry::new()).unwrap();
     let api = Api::new(Client::new(service, "default"), metrics.clone());
-    let log = Log::default();
     let synced = Arc::new(Mutex::new(0));
     let count = Arc::clone(&synced);
     let start = Instant::now();
@@ -175,7 +186,7 @@ async fn play(script: impl IntoIterator<Item = Reply>, seconds: u64) -> Played {
     let requests = server.requests.lock();
     let since_start = |when: &Instant| (*when - start).as_secs();
     Played {
-        log: log.0.lock().clone(),
+        log: log.lines.lock().clone(),
         requests: requests.iter().map(|(uri, when)| (uri.clone(), since_start(when))).collect(),
         lists: *synced.lock(),
     }

@@ -143,3 +143,14 @@ async fn an_expired_watch_is_listed_anew_by_a_stream() {
     assert_eq!(played.lists, 2);
     assert_eq!(played.log, ["a by List", "only [1]", "c by List", "only [3]"]);
 }
+
+#[tokio::test(start_paused = true)]
+async fn only_what_was_known_before_a_list_can_be_gone() {
+    let mut whole = streamed("10", &[("a", 1)]);
+    whole.push(error(410, "too old"));
+    for first in [Reply::Pieces(whole), Reply::Break(vec![event("ADDED", "a", "1", "1")])] {
+        let script = [first, Reply::Silence(streamed("30", &[("c", 3)]))];
+        let played = play_to(Log { new: true, ..Log::default() }, script, 5).await;
+        assert_eq!(played.log, ["a by List", "c by List", "only [3]"]);
+    }
+}

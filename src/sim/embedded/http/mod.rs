@@ -18,7 +18,7 @@ mod write;
 use std::convert::Infallible;
 
 use futures::TryStreamExt;
-use http::header::{ACCEPT, CONTENT_TYPE, DATE, RETRY_AFTER};
+use http::header::{ACCEPT, CONTENT_TYPE, DATE, RETRY_AFTER, USER_AGENT};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
@@ -73,7 +73,7 @@ impl Api {
             return Ok(refusal(&ApiError::no_such_path()));
         };
         let query = Query::parse(request.uri().query());
-        let Some(operation) = operation(request.method(), &route, &query) else {
+        let Some(operation) = operation(&request, &route, &query) else {
             return Ok(refusal(&ApiError::method_not_allowed()));
         };
         let fate = self.faults.fate(&operation);
@@ -187,7 +187,7 @@ impl Api {
 }
 
 /// What the request asks for, if its method is one that the route has.
-fn operation(method: &Method, route: &Route, query: &Query<'_>) -> Option<Operation> {
+fn operation(request: &Request<Bytes>, route: &Route, query: &Query<'_>) -> Option<Operation> {
     let (view, namespace, name, subresource) = match route {
         Route::Collection { view, namespace } => {
             (Some(*view), namespace.as_deref().unwrap_or_default(), "", "")
@@ -197,7 +197,7 @@ fn operation(method: &Method, route: &Route, query: &Query<'_>) -> Option<Operat
         }
         _ => (None, "", "", ""),
     };
-    let verb = match (method, route) {
+    let verb = match (request.method(), route) {
         (&Method::GET, Route::Collection { .. }) if query.flag("watch") => Verb::Watch,
         (&Method::GET, Route::Collection { .. }) => Verb::List,
         (&Method::GET | &Method::HEAD, _) if !matches!(route, Route::AccessReview) => Verb::Get,
@@ -209,12 +209,14 @@ fn operation(method: &Method, route: &Route, query: &Query<'_>) -> Option<Operat
         (&Method::DELETE, Route::Object { .. }) if subresource.is_empty() => Verb::Delete,
         _ => return None,
     };
+    let agent = request.headers().get(USER_AGENT).and_then(|agent| agent.to_str().ok());
     Some(Operation {
         verb,
         resource: view.map(|view| view.resource),
         subresource: subresource.to_owned(),
         namespace: namespace.to_owned(),
         name: name.to_owned(),
+        agent: agent.unwrap_or_default().to_owned(),
     })
 }
 
