@@ -62,16 +62,14 @@ impl Conductor {
             }
             None => None,
         };
-        // Somebody may have taken it off meanwhile; a new cordon puts it on in any case.
-        if wanted == had && change.unschedulable != Some(true) {
+        // A new cordon puts it on in any case: somebody may have taken it off meanwhile.
+        let puts_on = wanted.is_some() && change.unschedulable == Some(true);
+        if wanted == had && !puts_on {
             return None;
         }
         let is_ours = |taint: &Value, key: &Option<Arc<str>>| {
             taint["effect"] == "NoSchedule" && key.as_deref().is_some_and(|key| taint["key"] == key)
         };
-        if wanted.is_none() && had.is_none() {
-            return None;
-        }
         let others = |taint: &&Value| !is_ours(taint, &had) && !is_ours(taint, &wanted);
         let mut taints: Vec<Value> = stored.taints.iter().filter(others).cloned().collect();
         if let Some(key) = &wanted {

@@ -146,6 +146,39 @@ async fn what_a_person_uncordons_stays_so_and_is_not_drained() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_the_autoscaler_uncordons_gets_its_cordon_and_its_status_taint_again() {
+    let stage = stage(|policy| {
+        policy.status_taint = Some("sick".into());
+        policy.pace.notice = Duration::from_secs(3600);
+    });
+    let taints = |stage: &Stage| {
+        let node = stage.stored("n1");
+        let taints = node["spec"]["taints"].as_array().into_iter().flatten();
+        taints.filter_map(|taint| taint["key"].as_str().map(str::to_owned)).collect::<Vec<_>>()
+    };
+    let ours = || json!({"key": "sick", "effect": "NoSchedule"});
+    let removing = json!({"key": crate::model::Autoscaler::REMOVING, "effect": "NoSchedule"});
+    for others in [vec![], vec![ours()]] {
+        stage.bad_node("n1");
+        seconds(5).await;
+        assert!(stage.is_cordoned("n1") && taints(&stage).contains(&"sick".to_owned()));
+        let theirs = json!([removing.clone(), ours()]);
+        stage.change_node("n1", Part::Whole, |node| node["spec"]["taints"] = theirs);
+        seconds(5).await;
+        // It thinks better of it, and somebody has taken our taint off before, or nobody has.
+        stage.change_node("n1", Part::Whole, |node| {
+            node["spec"]["taints"] = others.into();
+            node["spec"]["unschedulable"] = false.into();
+        });
+        seconds(5).await;
+        assert!(stage.is_cordoned("n1") && taints(&stage).contains(&"sick".to_owned()));
+        assert_eq!(taints(&stage).iter().filter(|key| *key == "sick").count(), 1);
+        stage.delete_node("n1");
+        seconds(5).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_vanishes_from_a_node_counts_as_cleared_and_stops_a_plan() {
     let stage = stage(notice(60));
     stage.bad_node("n1");
