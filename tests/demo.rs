@@ -43,7 +43,10 @@ fn main() -> ExitCode {
         trial("kubectl_works_on_what_it_serves", kubectl_works_on_what_it_serves)
             .with_ignored_flag(!has_kubectl),
     ];
-    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+    let mut arguments = Arguments::from_args();
+    // They mostly wait.
+    arguments.test_threads.get_or_insert(8);
+    libtest_mimic::run(&arguments, trials).exit_code()
 }
 
 fn ostrakon(arguments: &[&str]) -> Command {
