@@ -118,8 +118,10 @@ fn main() -> ExitCode {
 }
 
 async fn bench(options: &Options) -> Result<()> {
-    // The last of two flags counts: no audit log, which would cost ostrakon's requests most.
-    let bed = Bed::start(BedOptions::default().apiserver_flag("--audit-log-path="));
+    // The last of two flags counts: no audit log, which would cost ostrakon's requests most; and
+    // profiles, as one of the heap collects garbage.
+    let options_of_bed = BedOptions::default().apiserver_flag("--audit-log-path=");
+    let bed = Bed::start(options_of_bed.apiserver_flag("--profiling=true"));
     let bed = match bed.await {
         Ok(bed) => bed,
         Err(StartError::Unavailable(reason)) => {
