@@ -10,7 +10,7 @@ use http_body_util::BodyExt as _;
 use kube::Client;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use kube::client::Body;
-use ostrakon::cluster::wire;
+use ostrakon::cluster::wire::{self, Frames};
 use prost::Message as _;
 use serde_json::{Value, json};
 use tokio::time::timeout;
@@ -45,7 +45,9 @@ struct Event {
 struct Watch {
     form: Form,
     body: Body,
-    buffer: BytesMut,
+    /// What has come and is not cut, in the one form or the other.
+    lines: BytesMut,
+    frames: Frames,
     /// What was answered, before the first event.
     answer: Value,
 }
@@ -60,12 +62,13 @@ impl Watch {
         let answer = client.send(request).await?;
         let media = answer.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
         let said = json!({ "code": answer.status().as_u16(), "media": media });
-        Ok(Self { form, body: answer.into_body(), buffer: BytesMut::new(), answer: said })
+        let (lines, frames) = (BytesMut::new(), Frames::default());
+        Ok(Self { form, body: answer.into_body(), lines, frames, answer: said })
     }
 
     async fn next(&mut self) -> Result<Event> {
         loop {
-            if let Some(frame) = self.cut() {
+            if let Some(frame) = self.cut()? {
                 return match self.form {
                     Form::Json => json_event(&frame),
                     Form::Protobuf => protobuf_event(&frame),
@@ -73,26 +76,23 @@ impl Watch {
             }
             let more = timeout(SOON, self.body.frame()).await.context("no event came")?;
             let more = more.context("the watch ended")??;
-            self.buffer.extend_from_slice(&more.into_data().unwrap_or_default());
+            let more = more.into_data().unwrap_or_default();
+            match self.form {
+                Form::Json => self.lines.extend_from_slice(&more),
+                Form::Protobuf => self.frames.push(&more),
+            }
         }
     }
 
     /// The next frame, if all of it has come: a line, or a length and so many bytes.
-    fn cut(&mut self) -> Option<Bytes> {
-        match self.form {
+    fn cut(&mut self) -> Result<Option<Bytes>> {
+        Ok(match self.form {
             Form::Json => {
-                let end = self.buffer.iter().position(|byte| *byte == b'\n')?;
-                Some(self.buffer.split_to(end + 1).freeze())
+                let end = self.lines.iter().position(|byte| *byte == b'\n');
+                end.map(|end| self.lines.split_to(end + 1).freeze())
             }
-            Form::Protobuf => {
-                let prefix = self.buffer.first_chunk::<4>()?;
-                let length = usize::try_from(u32::from_be_bytes(*prefix)).ok()?;
-                if self.buffer.len() < 4 + length {
-                    return None;
-                }
-                Some(self.buffer.split_to(4 + length).freeze().slice(4..))
-            }
-        }
+            Form::Protobuf => self.frames.cut()?,
+        })
     }
 
     /// The next events, as recorded: their versions only as newer than the one before, or not.
