@@ -206,7 +206,8 @@ impl Asking<'_> {
         namespace: &str,
         name: &str,
     ) -> Result<bool, RequestError> {
-        for failures in 1.. {
+        let mut failures = 0;
+        loop {
             let error = match self.api.is_allowed(permission, namespace, name).await {
                 Ok(answer) => {
                     self.answered.store(true, Ordering::Relaxed);
@@ -224,6 +225,7 @@ impl Asking<'_> {
                 }
                 RequestError::Body(_) | RequestError::NotLeading => false,
             };
+            failures += 1;
             let pause = BACKOFF.pause(failures, 0);
             if !passes || Instant::now() + pause > self.until {
                 return Err(error);
@@ -231,7 +233,6 @@ impl Asking<'_> {
             warn!(%permission, %error, "the API server cannot tell a permission now; asking again");
             sleep(pause).await;
         }
-        unreachable!("it is asked until it answers")
     }
 }
 
