@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use kube::api::PostParams;
-use ostrakon::sim::hollow::{HollowKubelets, HollowNode, Options};
+use ostrakon::sim::hollow::{HollowKubelets, HollowNode, Options, Switch};
 use serde_json::{Value, json};
 
 use crate::ctx::{Ctx, Scenario, trial};
@@ -31,6 +31,8 @@ async fn a_budget_holds_the_pods_of_a_set_and_a_tally_sees_it(ctx: &Ctx) -> Resu
     let healthy = Tally::start(arena.pods(), &format!("{APP}=web"), is_healthy).await?;
     ensure!(healthy.range()? == (3, 3), "{:?}", healthy.range());
 
+    // The pod that the set makes anew is not Ready yet: it would give the budget room for the second.
+    kubelets.set(&name, Switch::Silent(true)).await?;
     let evict = async |at: usize| {
         let name = &pods[at].pod.name;
         let eviction = json!({ "metadata": { "name": name } });
@@ -42,7 +44,7 @@ async fn a_budget_holds_the_pods_of_a_set_and_a_tally_sees_it(ctx: &Ctx) -> Resu
         Err(kube::Error::Api(status)) if status.code == 429 => {}
         other => anyhow::bail!("the budget did not hold the second: {other:?}"),
     }
-    // The set makes another one.
+    kubelets.set(&name, Switch::Silent(false)).await?;
     let next = arena.healthy("web", 3).await?;
     ensure!(next.iter().all(|one| one.pod != pods[0].pod), "it is still there: {next:?}");
     tokio::time::sleep(Duration::from_millis(200)).await;
