@@ -22,9 +22,10 @@ test: ## unit, property and simulation tests; needs a Rust toolchain and nothing
 	$(CARGO) test --locked
 
 SEEDS ?= 10000
+FROM ?= 0
 
-soak: ## SEEDS stories of taints and as many of drains, with progress; failing seeds are printed, with how to replay one
-	OSTRAKON_SEEDS=$(SEEDS) OSTRAKON_SOAK=$(SEEDS) $(CARGO) test --locked --lib simulation -- --nocapture
+soak: ## SEEDS stories of taints and as many of drains, with progress, from seed FROM on; failing seeds are printed, with how to replay one
+	OSTRAKON_SEEDS=$(SEEDS) OSTRAKON_FROM=$(FROM) OSTRAKON_SOAK=$(SEEDS) $(CARGO) test --locked --lib simulation -- --nocapture
 
 doc: ## build the API documentation, broken links denied
 	$(CARGO) doc --locked --no-deps

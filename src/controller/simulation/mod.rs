@@ -143,7 +143,10 @@ fn no_story_of_drains_breaks_a_promise() {
 fn tell(subject: Subject, seeds: u64) -> (usize, Sum) {
     let seeds = match number("OSTRAKON_SEED") {
         Some(seed) => seed..seed + 1,
-        None => 0..number("OSTRAKON_SOAK").unwrap_or(seeds),
+        None => {
+            let from = number("OSTRAKON_FROM").unwrap_or(0);
+            from..from + number("OSTRAKON_SOAK").unwrap_or(seeds)
+        }
     };
     let stories = seeds.end - seeds.start;
     let is_soak = number("OSTRAKON_SOAK").is_some();
@@ -153,7 +156,8 @@ fn tell(subject: Subject, seeds: u64) -> (usize, Sum) {
         let mut sum = Sum::default();
         for (count, seed) in seeds.clone().skip(worker).step_by(workers).enumerate() {
             if is_soak && worker == 0 && count % 100 == 0 {
-                eprintln!("{subject:?}: story {seed} of {stories} after {:.0?}", begin.elapsed());
+                let of = seeds.end;
+                eprintln!("{subject:?}: story {seed} of {of} after {:.0?}", begin.elapsed());
             }
             match play(subject, seed, Broken::Nothing) {
                 Ok(played) => {
