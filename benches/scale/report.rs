@@ -136,7 +136,7 @@ impl Report {
     fn markdown(&self) -> Result<String> {
         let mut text = String::new();
         let out = &mut text;
-        let empty = Sync::median(&empty);
+        let empty = Sync::median(&self.empty);
         writeln!(
             out,
             "# From 5,000 to 65,000 nodes\n\nMeasured {} on {} cores that also ran the server; load averages before \
@@ -175,9 +175,8 @@ impl Report {
             )?;
         }
         if let (Some(first), Some(last)) = (self.rounds.first(), self.rounds.last()) {
-            let grown = |of: fn(&Round, &Sync) -> f64| {
-                (of(last, &empty) / of(first, &empty) - 1.0) * 100.0
-            };
+            let grown =
+                |of: fn(&Round, &Sync) -> f64| (of(last, &empty) / of(first, &empty) - 1.0) * 100.0;
             writeln!(
                 out,
                 "\nThe largest against the smallest (goal: within 10 %): bytes per pod {:+.0} %, CPU per pod {:+.0} %.",
