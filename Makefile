@@ -18,8 +18,9 @@ lint: ## clippy over everything, warnings denied
 	$(CARGO) clippy --locked --all-targets
 	$(CARGO) clippy --locked --test e2e --test upstream --bench cluster --bench counts --bench scale # left out of the above, to be run by name only
 
-test: ## unit, property and simulation tests; needs a Rust toolchain and nothing else
+test: ## unit, property and simulation tests, and scenarios on the embedded cluster; needs a Rust toolchain and nothing else
 	$(CARGO) test --locked
+	OSTRAKON_E2E=embedded $(CARGO) test --locked --test e2e
 
 SEEDS ?= 10000
 FROM ?= 0
