@@ -62,13 +62,13 @@ fn line(audited: &Audited<'_>, user: Option<User>) -> Option<Value> {
     let info = RequestInfo::new(request.method(), request.uri());
     let is_write = Verb::WRITES.contains(&info.verb);
     let is_ours = user == Some(User::Ostrakon);
-    if !is_ours && !(is_write && OF_OTHERS.contains(&info.resource.as_str())) {
+    if !(is_ours || is_write && OF_OTHERS.contains(&info.resource.as_str())) {
         return None;
     }
-    let with_body = is_write && (is_ours || info.resource == "pods");
-    let body: Value = match with_body {
-        true => serde_json::from_slice(request.body()).unwrap_or_default(),
-        false => Value::Null,
+    let body: Value = if is_write && (is_ours || info.resource == "pods") {
+        serde_json::from_slice(request.body()).unwrap_or_default()
+    } else {
+        Value::Null
     };
     let agent = request.headers().get(USER_AGENT).and_then(|agent| agent.to_str().ok());
     let now = system_time();

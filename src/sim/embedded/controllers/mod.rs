@@ -36,6 +36,8 @@ const GATHER: Duration = Duration::from_millis(50);
 const LOOK_AGAIN: Duration = Duration::from_secs(30);
 
 /// Which controllers run, and how fast. The default is what Kubernetes does by default.
+// Not states of one thing: each is a controller.
+#[allow(clippy::struct_excessive_bools)]
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// How often the signs of life of nodes are looked at.
