@@ -4,6 +4,10 @@
 //! on both sides: a write may begin until the renew deadline, and must have its answer before the
 //! lease can be taken by another. Both are counted from when the last renewal was *sent*, which is
 //! before the API server stored it and so before anybody else saw it.
+//!
+//! They are counted by two clocks, and the one that has gone further counts, since the monotonic clock
+//! stands still while the machine sleeps. A wall clock that is set tells no time: the gate is shut until
+//! the next renewal.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,12 +16,19 @@ use jiff::Timestamp;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use crate::clock::system_time;
-
 /// The right to write. Clones share it.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct WriteGate {
     state: Arc<Mutex<State>>,
+    wall: Arc<dyn Fn() -> Timestamp + Send + Sync>,
+}
+
+/// When a renewal was sent, by both clocks.
+#[derive(Clone, Copy, Debug)]
+pub struct Sent {
+    /// By the monotonic clock.
+    pub at: Instant,
+    wall: Timestamp,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -29,9 +40,7 @@ enum State {
 
 #[derive(Clone, Copy, Debug)]
 struct Lease {
-    sent: Instant,
-    /// The same by the wall clock, which goes on while a machine sleeps.
-    sent_wall: Timestamp,
+    sent: Sent,
     begin_within: Duration,
     end_within: Duration,
 }
@@ -39,20 +48,23 @@ struct Lease {
 impl WriteGate {
     /// Open for good: nobody else writes.
     pub fn open() -> Self {
-        Self { state: Arc::new(Mutex::new(State::Open)) }
+        Self { state: Arc::new(Mutex::new(State::Open)), wall: Arc::new(|| Timestamp::MIN) }
     }
 
-    /// Shut, until [`WriteGate::grant`].
-    pub fn shut() -> Self {
-        Self { state: Arc::new(Mutex::new(State::Shut)) }
+    /// Shut, until [`WriteGate::grant`]. `wall` is the system's wall clock.
+    pub fn shut(wall: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
+        Self { state: Arc::new(Mutex::new(State::Shut)), wall: Arc::new(wall) }
     }
 
-    /// Opens it after a renewal of the lease that was sent at `sent`. Writes may begin until
-    /// `begin_within` after that, and end until `end_within` after that.
-    pub fn grant(&self, sent: Instant, begin_within: Duration, end_within: Duration) {
-        let ago = jiff::SignedDuration::try_from(sent.elapsed()).unwrap_or_default();
-        let sent_wall = system_time().saturating_sub(ago).unwrap_or(Timestamp::MIN);
-        *self.state.lock() = State::Leased(Lease { sent, sent_wall, begin_within, end_within });
+    /// Now, for a renewal that is about to be sent.
+    pub fn sending(&self) -> Sent {
+        Sent { at: Instant::now(), wall: (self.wall)() }
+    }
+
+    /// Opens it after a renewal of the lease. Writes may begin until `begin_within` after that was
+    /// sent, and end until `end_within` after that.
+    pub fn grant(&self, sent: Sent, begin_within: Duration, end_within: Duration) {
+        *self.state.lock() = State::Leased(Lease { sent, begin_within, end_within });
     }
 
     /// Shuts it.
@@ -68,36 +80,75 @@ impl WriteGate {
             State::Shut => return None,
             State::Leased(lease) => lease,
         };
-        let by_wall = Duration::try_from(system_time().duration_since(lease.sent_wall));
-        let elapsed = lease.sent.elapsed().max(by_wall.unwrap_or_default());
+        let by_wall = Duration::try_from((self.wall)().duration_since(lease.sent.wall)).ok()?;
+        let elapsed = lease.sent.at.elapsed().max(by_wall);
         (elapsed < lease.begin_within).then(|| lease.end_within.saturating_sub(elapsed))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicI64, Ordering};
+
     use super::*;
+    use crate::model::build::at;
 
     const BEGIN: Duration = Duration::from_secs(10);
     const END: Duration = Duration::from_secs(15);
 
+    /// A gate on a machine whose wall clock shows so many seconds after noon.
+    fn gate() -> (WriteGate, Arc<AtomicI64>) {
+        let seconds = Arc::new(AtomicI64::new(0));
+        let shown = Arc::clone(&seconds);
+        (WriteGate::shut(move || at(shown.load(Ordering::Relaxed))), seconds)
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_write_begins_before_the_renew_deadline_and_ends_before_the_lease_does() {
-        let gate = WriteGate::shut();
+        let (gate, _) = gate();
         assert_eq!(gate.left(), None);
-        let sent = Instant::now();
+        let sent = gate.sending();
         tokio::time::advance(Duration::from_secs(3)).await;
         gate.grant(sent, BEGIN, END);
-        let left = gate.left().unwrap();
-        assert!(left <= Duration::from_secs(12), "counted from when it was sent: {left:?}");
+        assert_eq!(gate.left(), Some(Duration::from_secs(12)), "counted from when it was sent");
         tokio::time::advance(Duration::from_millis(6_900)).await;
-        assert!(gate.left().unwrap() <= Duration::from_millis(5_100));
+        assert_eq!(gate.left(), Some(Duration::from_millis(5_100)));
         tokio::time::advance(Duration::from_millis(100)).await;
         assert_eq!(gate.left(), None);
-        gate.grant(Instant::now(), BEGIN, END);
+        gate.grant(gate.sending(), BEGIN, END);
         assert!(gate.left().is_some());
         gate.clone().close();
         assert_eq!(gate.left(), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn after_a_sleep_nothing_is_written_before_the_next_renewal() {
+        let (gate, wall) = gate();
+        gate.grant(gate.sending(), BEGIN, END);
+        wall.store(3600, Ordering::Relaxed);
+        assert_eq!(gate.left(), None);
+        gate.grant(gate.sending(), BEGIN, END);
+        assert_eq!(gate.left(), Some(END));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_sleep_between_a_renewal_and_its_answer_counts() {
+        let (gate, wall) = gate();
+        let sent = gate.sending();
+        wall.store(3600, Ordering::Relaxed);
+        gate.grant(sent, BEGIN, END);
+        assert_eq!(gate.left(), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn after_a_wall_clock_was_set_back_nothing_is_written_before_the_next_renewal() {
+        let (gate, wall) = gate();
+        gate.grant(gate.sending(), BEGIN, END);
+        wall.store(-3600, Ordering::Relaxed);
+        assert_eq!(gate.left(), None);
+        gate.grant(gate.sending(), BEGIN, END);
+        tokio::time::advance(Duration::from_secs(4)).await;
+        assert_eq!(gate.left(), Some(Duration::from_secs(11)));
     }
 
     #[test]

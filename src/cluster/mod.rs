@@ -22,7 +22,7 @@ pub use api::{
 };
 pub use connect::{AGENT, Cluster, ConnectError, connect, open};
 pub use decode::{DecodeError, PodDecoder, Watched, decode_node, decode_node_upkeep};
-pub use gate::WriteGate;
+pub use gate::{Sent, WriteGate};
 pub use metrics::Metrics;
 pub use owners::OwnerLookup;
 pub use view::{NodeFacts, NodeSeen, PodFacts, PodSeen, View};

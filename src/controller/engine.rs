@@ -98,7 +98,8 @@ impl Prepared {
         let cluster_metrics = cluster::Metrics::register(registry)?;
         let election = config.election.clone();
         let elects = election.is_some();
-        let gate = if elects { WriteGate::shut() } else { WriteGate::open() };
+        let wall = Arc::clone(&surroundings.wall);
+        let gate = if elects { WriteGate::shut(move || wall()) } else { WriteGate::open() };
         let api = Api::new(cluster.client, cluster_metrics.clone()).gated(gate.clone());
         #[cfg(test)]
         let api = match surroundings.flaw {

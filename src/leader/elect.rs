@@ -11,7 +11,7 @@ use tracing::{info, warn};
 
 use super::{Claim, Metrics, Sight, Step, Times, decide};
 use crate::clock::Clock;
-use crate::cluster::{Api, RequestError, WriteGate};
+use crate::cluster::{Api, RequestError, Sent, WriteGate};
 
 /// Name of the lease.
 pub const LEASE: &str = "ostrakon";
@@ -94,7 +94,7 @@ pub async fn run(
 struct Held {
     lease: Lease,
     /// When the request was sent that stored it.
-    sent: Instant,
+    sent: Sent,
 }
 
 impl Candidate {
@@ -153,7 +153,7 @@ impl Candidate {
     async fn lead(&self, mut held: Held, stop: &CancellationToken) -> Result<Held, Lost> {
         let mut cause = "there was no time to".to_owned();
         loop {
-            let deadline = held.sent + self.times.renew;
+            let deadline = held.sent.at + self.times.renew;
             let next = (Instant::now() + self.times.retry).min(deadline);
             if stop.run_until_cancelled(sleep_until(next)).await.is_none() {
                 return Ok(held);
@@ -209,7 +209,7 @@ impl Candidate {
     /// Stores our claim in place of `stored`, and opens the gate for as long as it holds.
     async fn claim(&self, stored: Option<Lease>) -> Result<Held, RequestError> {
         let lease = self.claimed(stored, self.clock.now());
-        let sent = Instant::now();
+        let sent = self.gate.sending();
         let lease = self.api.put_lease(&lease, REQUEST).await?;
         self.gate.grant(sent, self.times.renew, self.times.lease);
         Ok(Held { lease, sent })

@@ -24,7 +24,9 @@ impl Process {
     fn start(cluster: &Embedded, identity: &str) -> Self {
         let registry = Registry::new();
         let api = Api::new(cluster.client(), cluster::Metrics::register(&registry).unwrap());
-        let gate = WriteGate::shut();
+        let clock = cluster.store().clock().clone();
+        let wall = clock.clone();
+        let gate = WriteGate::shut(move || wall.now());
         let candidate = Candidate {
             api: api.gated(gate.clone()),
             namespace: NAMESPACE.to_owned(),
@@ -32,7 +34,7 @@ impl Process {
             times: Times::default(),
             gate: gate.clone(),
             metrics: Metrics::register(&registry, false).unwrap(),
-            clock: cluster.store().clock().clone(),
+            clock,
         };
         let (leads, stop) = (CancellationToken::new(), CancellationToken::new());
         let task = tokio::spawn(run(candidate, leads.clone(), stop.clone()));
