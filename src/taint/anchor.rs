@@ -12,12 +12,17 @@
 //!
 //! [`record`]: super::record
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use crate::model::{Anchor, AnchorSource, Anchors, FirstSeen, Node, Outage, Taint};
 
 use super::matching::no_execute;
 use super::outage::{self, LONGEST_GAP, Span};
+
+/// The machines of a cluster may be apart by so much without anybody setting them right. What one
+/// of them has recorded must then count on another as it stands: a record that changes with who
+/// reads it would move deadlines at each change of leaders.
+pub(super) const CLOCKS_APART: SignedDuration = SignedDuration::from_secs(5);
 
 /// What is known of a node from before the version that is being looked at.
 ///
@@ -45,8 +50,8 @@ impl<'a> Past<'a> {
         match self {
             Self::Unknown => None,
             Self::Watched(anchors) => first_sight(anchors, taint),
-            // Nobody can have seen it in the future: such a record is from a wrong clock.
-            Self::Recorded(anchors) => first_sight(anchors, taint).map(|since| since.min(now)),
+            Self::Recorded(anchors) => first_sight(anchors, taint)
+                .map(|since| if is_nonsense(since, now) { now } else { since }),
         }
     }
 }
@@ -90,6 +95,26 @@ pub fn adopted(memory: &Anchors, record: &Anchors) -> Anchors {
     Anchors { first_seen, outage }
 }
 
+/// The anchors once the clock is set from `kept` to `right`, where it may have been wrong since
+/// `doubtful`: what was seen first since then was seen as much later as the clock was behind. Nothing
+/// was seen in the future.
+pub fn set_right(
+    anchors: &Anchors,
+    doubtful: Timestamp,
+    kept: Timestamp,
+    right: Timestamp,
+) -> Anchors {
+    let behind = right.duration_since(kept).max(SignedDuration::ZERO);
+    let mut anchors = anchors.clone();
+    for seen in &mut anchors.first_seen {
+        if seen.since >= doubtful {
+            seen.since = seen.since.saturating_add(behind).unwrap_or(right);
+        }
+        seen.since = seen.since.min(right);
+    }
+    anchors
+}
+
 /// From when the tolerated seconds of `taint` are counted, on a node with these `anchors`.
 ///
 /// A taint that the anchors do not know (they are of another version of the node) is counted from
@@ -126,6 +151,12 @@ fn own(anchors: &Anchors, taint: &Taint) -> Anchor {
             source: AnchorSource::FirstSeen,
         },
     }
+}
+
+/// Whether a moment that was recorded lies so far ahead that it is from a wrong clock: nobody can
+/// have seen anything in the future.
+fn is_nonsense(recorded: Timestamp, now: Timestamp) -> bool {
+    recorded.duration_since(now) > CLOCKS_APART
 }
 
 fn first_sight(anchors: &Anchors, taint: &Taint) -> Option<Timestamp> {
@@ -240,6 +271,29 @@ mod tests {
         let record = sights(vec![seen("k", "v", 3600)]);
         let anchors = advance(Past::Recorded(&record), &node, at(0));
         assert_eq!(anchors, sights(vec![seen("k", "v", 0)]));
+    }
+
+    #[test]
+    fn a_record_of_a_machine_whose_clock_is_a_little_ahead_counts_as_it_stands() {
+        let node = node("n1").tainted(taint("k", "v"));
+        for ahead in [0, 3, 5] {
+            let record = sights(vec![seen("k", "v", ahead)]);
+            assert_eq!(advance(Past::Recorded(&record), &node, at(0)), record);
+        }
+        let record = sights(vec![seen("k", "v", 6)]);
+        let anchors = advance(Past::Recorded(&record), &node, at(0));
+        assert_eq!(anchors, sights(vec![seen("k", "v", 0)]));
+    }
+
+    #[test]
+    fn what_was_seen_by_a_clock_that_was_behind_is_set_right_with_it_and_nothing_else_is() {
+        let anchors = sights(vec![seen("old", "", -500), seen("k", "", 1), seen("now", "", 2)]);
+        let forward = set_right(&anchors, at(0), at(2), at(3602));
+        let expected = vec![seen("old", "", -500), seen("k", "", 3601), seen("now", "", 3602)];
+        assert_eq!(forward, sights(expected));
+        let ahead = sights(vec![seen("k", "", 3600), seen("old", "", -500)]);
+        let back = set_right(&ahead, at(-1000), at(3600), at(0));
+        assert_eq!(back, sights(vec![seen("k", "", 0), seen("old", "", -500)]));
     }
 
     #[test]

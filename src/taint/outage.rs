@@ -23,7 +23,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::model::{ConditionStatus, Outage, Ready};
 
-use super::anchor::Past;
+use super::anchor::{CLOCKS_APART, Past};
 
 /// A gap in which neither taint is present breaks the outage from this length on.
 ///
@@ -82,8 +82,9 @@ fn ongoing(past: Past<'_>, present: Option<Span>, ready: Ready, now: Timestamp) 
         }),
         Past::Recorded(anchors) => {
             let mut outage = anchors.outage?;
-            // A record cannot vouch for what came after it was written.
-            outage.through = outage.through.min(now);
+            // A record cannot vouch for what came after it was written. The stamps in it are those of
+            // other machines' clocks.
+            outage.through = outage.through.min(now.saturating_add(CLOCKS_APART).unwrap_or(now));
             let proven = |stamp: Timestamp| stamp <= outage.through;
             let same_taint = present.is_some_and(|span| proven(span.first));
             let same_ready = !recovered && ready.since.is_some_and(proven);
@@ -248,13 +249,21 @@ mod tests {
     }
 
     #[test]
+    fn an_outage_goes_on_for_one_whose_clock_is_a_little_behind_those_that_stamped_it() {
+        // The taints were swapped just now, by a clock that is 3 s ahead of this one.
+        let past = outage(0, 103, None);
+        assert_eq!(recorded(past, &[103], ready(Unknown, 103), 100), Some(past));
+        assert_eq!(recorded(past, &[], ready(Unknown, 103), 100), Some(outage(0, 103, Some(100))));
+    }
+
+    #[test]
     fn a_record_from_the_future_vouches_for_nothing_after_now() {
         let forged = outage(0, 1_000_000, None);
         let another = Some(outage(80, 80, None));
         // Written at 70 at the latest, or it would know of the taint.
-        assert_eq!(recorded(forged, &[80], ready(False, 75), 70), another);
+        assert_eq!(recorded(forged, &[80], ready(False, 76), 70), another);
         let future = outage(500, 1_000_000, None);
         let found = recorded(future, &[80], ready(False, 0), 99);
-        assert_eq!(found, Some(outage(80, 99, None)));
+        assert_eq!(found, Some(outage(80, 104, None)));
     }
 }
