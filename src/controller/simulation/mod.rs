@@ -5,8 +5,8 @@
 //! Each seed makes a random story ([`story`]): taints come and go, with and without `timeAdded`;
 //! nodes fall silent, vanish and return; pods are bound, edited, deleted and created again under
 //! their names; requests are slow, refused, lost or never answered; watches lag, break and expire;
-//! the API server goes down, leases are not renewed, wall clocks step, replicas are stopped and
-//! killed. In a third of the stories, the calm ones, nothing goes wrong but that, and a pod goes at
+//! the API server goes down, leases are not renewed, wall clocks step, machines sleep, replicas are
+//! stopped and killed. In a third of the stories, the calm ones, nothing goes wrong but that, and a pod goes at
 //! its deadline.
 //!
 //! The observer checks P1 (no wrong eviction), P4 (one writer), P6 (nothing foreign undone) and P7

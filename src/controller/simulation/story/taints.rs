@@ -154,6 +154,8 @@ impl Story {
         }
         self.pass_until_led().await?;
         if !self.calm {
+            // The lease is renewed once by the clock that is right again.
+            self.pass(4.0).await?;
             self.scene().await?;
             self.cluster.faults().clear();
             self.pass_until_led().await?;
@@ -189,7 +191,7 @@ impl Story {
             taints.push(json!({"key": "a", "effect": "NoExecute", "timeAdded": added}));
         });
         self.pass(1.0).await?;
-        match self.random.random_range(0..5) {
+        match self.random.random_range(0..6) {
             // Another pod gets its name, on a node that is well.
             0 => {
                 self.cluster.faults().hold_watches(Resource::Pods, true);
@@ -212,6 +214,16 @@ impl Story {
                 let from = self.now();
                 tokio::time::advance(Duration::from_secs(13)).await;
                 self.observer.lock().paused(from, self.now());
+            }
+            // The machines sleep, and nothing tells the processes: their own time stands still. It is
+            // tainted anew before they see by a clock that they slept.
+            4 => {
+                let (from, asleep) = (self.now(), self.random.random_range(12..4000));
+                let clock = self.cluster.store().clock();
+                clock.set(clock.now() + SignedDuration::from_secs(asleep));
+                self.observer.lock().paused(from, self.now());
+                let anew = json!({"key": "slept", "effect": "NoExecute"});
+                self.change_taints(here, |taints| *taints = vec![anew]);
             }
             // Its owner gives it a toleration.
             _ => {
