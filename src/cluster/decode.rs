@@ -70,10 +70,10 @@ impl PodDecoder {
         }
         let scheduled =
             condition(&status.conditions, "PodScheduled").filter(|c| c.status == "True");
-        let bound = match scheduled.map(|c| time(c.last_transition_time)).transpose()?.flatten() {
-            Some(scheduled) => scheduled,
-            None => time(meta.creation_timestamp)?.ok_or("metadata.creationTimestamp is absent")?,
-        };
+        let bound = scheduled
+            .and_then(|c| time(c.last_transition_time))
+            .or_else(|| time(meta.creation_timestamp))
+            .ok_or("metadata.creationTimestamp is absent")?;
         let class = if meta.deletion_timestamp.is_some() {
             PodClass::Terminating
         } else if annotation(meta, MIRROR_ANNOTATION).is_some() {
@@ -145,7 +145,7 @@ fn node(wire: &wire::Node) -> Result<Node, String> {
                 Some(b"False") => ConditionStatus::False,
                 _ => ConditionStatus::Unknown,
             },
-            since: ready.map(|c| time(c.last_transition_time)).transpose()?.flatten(),
+            since: ready.and_then(|c| time(c.last_transition_time)),
         },
         since_annotation: match record {
             Some(record) => Some(Arc::from(text(record, "metadata.annotations")?)),
@@ -160,7 +160,7 @@ fn taint(wire: &wire::Taint) -> Result<Taint, String> {
         key: Arc::from(text(&wire.key, "spec.taints.key")?),
         value: Arc::from(text(&wire.value, "spec.taints.value")?),
         effect: Effect::NoExecute,
-        time_added: time(wire.time_added)?,
+        time_added: time(wire.time_added),
     })
 }
 
@@ -188,13 +188,13 @@ fn text<'a>(bytes: &'a Bytes, field: &str) -> Result<&'a str, String> {
     std::str::from_utf8(bytes).map_err(|error| format!("{field}: {error}"))
 }
 
-/// The server knows whole seconds only, and a time without them is none.
-fn time(wire: Option<wire::Time>) -> Result<Option<Timestamp>, String> {
-    let Some(seconds) = wire.and_then(|time| time.seconds) else {
-        return Ok(None);
-    };
-    let wrong = |error: jiff::Error| format!("a time of {seconds} s: {error}");
-    Timestamp::from_second(seconds).map(Some).map_err(wrong)
+/// The server knows whole seconds only, and a time without them is none. One that is beyond the end
+/// of time (some write the last second of the year 9999 for "never") is that end: an object is not
+/// to be lost for it.
+fn time(wire: Option<wire::Time>) -> Option<Timestamp> {
+    let seconds = wire?.seconds?;
+    let end = if seconds < 0 { Timestamp::MIN } else { Timestamp::MAX };
+    Some(Timestamp::from_second(seconds).unwrap_or(end))
 }
 
 /// Says which object it was, reading its metadata alone and up to where it breaks.
@@ -426,6 +426,24 @@ pub(super) mod tests {
         let plain = decode_node(&wire_node(|_| ())).unwrap();
         assert!(plain.taints.is_empty() && plain.since_annotation.is_none());
         assert_eq!(plain.ready, Ready { status: ConditionStatus::Unknown, since: None });
+    }
+
+    #[test]
+    fn a_time_beyond_the_end_of_time_hides_no_object() {
+        // 9999-12-31T23:59:59Z, which means "never" to some, and a time that the API cannot hold.
+        for (seconds, read) in [(253_402_300_799, Timestamp::MAX), (i64::MIN, Timestamp::MIN)] {
+            let never = Some(wire::Time { seconds: Some(seconds) });
+            let node = decode_node(&wire_node(|node| {
+                let taint = wire::Taint { time_added: never, ..wire::Taint::default() };
+                node.spec.taints = vec![wire::Taint { effect: "NoExecute".into(), ..taint }];
+                let condition = wire::Condition { r#type: "Ready".into(), ..Default::default() };
+                node.status.conditions =
+                    vec![wire::Condition { last_transition_time: never, ..condition }];
+            }))
+            .unwrap();
+            assert_eq!((node.taints[0].time_added, node.ready.since), (Some(read), Some(read)));
+            assert_eq!(pod(|pod| pod.metadata.creation_timestamp = never).bound, read);
+        }
     }
 
     #[test]

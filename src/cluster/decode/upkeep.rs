@@ -89,8 +89,8 @@ fn condition(kind: &str, wire: &wire::Condition, heartbeats: bool) -> Result<Con
             .ok()
             .and_then(ConditionStatus::parse)
             .unwrap_or(ConditionStatus::Unknown),
-        since: time(wire.last_transition_time)?,
-        heartbeat: time(wire.last_heartbeat_time.filter(|_| heartbeats))?,
+        since: time(wire.last_transition_time),
+        heartbeat: time(wire.last_heartbeat_time.filter(|_| heartbeats)),
         reason: Arc::from(text(&wire.reason, "status.conditions.reason")?),
     })
 }
