@@ -109,10 +109,15 @@ pub async fn run<I: Index>(
     loop {
         match watcher.list().await {
             Ok(listed) => {
-                failures = 0;
+                let begun = Instant::now();
                 watcher.metrics.listed(I::RESOURCE);
                 synced();
                 watcher.follow(listed).await;
+                failures = if begun.elapsed() < LASTED { failures + 1 } else { 0 };
+                if failures > 0 {
+                    // Where the version of a list is always too old, a list follows the other.
+                    tokio::time::sleep(BACKOFF.pause(failures, who)).await;
+                }
             }
             Err(error) => {
                 failures += 1;

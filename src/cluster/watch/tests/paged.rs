@@ -52,6 +52,14 @@ async fn a_closed_watch_goes_on_at_the_last_version_without_a_list() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn where_each_version_is_too_old_at_once_lists_come_with_growing_pauses() {
+    let gone = || Reply::Answer(410, status(410, "too old"));
+    let endless = (0..1000).flat_map(|_| [page("10", "", &[("a", 1)]), gone()]);
+    let played = play([refused()].into_iter().chain(endless), 60).await;
+    assert!((6..25).contains(&played.lists), "{} lists in a minute", played.lists);
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_expired_version_leads_to_a_new_list_in_both_forms() {
     let gone = || Reply::Answer(410, status(410, "too old"));
     for reply in [Reply::Pieces(vec![error(410, "too old")]), gone()] {
