@@ -17,6 +17,9 @@ use crate::model::{Existence, Owner, Owners};
 const REMEMBERED: Duration = Duration::from_secs(10);
 /// Lookups at the same time.
 const AT_ONCE: usize = 4;
+/// For how long all lookups together are waited for. Owners of a kind that some other server serves may
+/// all be without an answer where that one hangs, and the node is not to be held up for each of them.
+const TOGETHER: Duration = Duration::from_secs(15);
 
 /// Answers whether owners exist.
 pub struct OwnerLookup {
@@ -53,8 +56,15 @@ impl OwnerLookup {
             (Arc::clone(&owner.uid), existence)
         });
         let lookups: Vec<_> = lookups.collect();
-        let found: Vec<_> =
-            futures::stream::iter(lookups).buffer_unordered(AT_ONCE).collect().await;
+        let found: Vec<_> = futures::stream::iter(lookups)
+            .buffer_unordered(AT_ONCE)
+            .take_until(tokio::time::sleep(TOGETHER))
+            .collect()
+            .await;
+        for (_, owner) in needed {
+            let unanswered = || Existence::Unknown(format!("no answer within {TOGETHER:?}").into());
+            owners.entry(Arc::clone(&owner.uid)).or_insert_with(unanswered);
+        }
         let mut known = self.known.lock();
         for (uid, existence) in found {
             if !matches!(existence, Existence::Unknown(_)) {
@@ -97,6 +107,30 @@ mod tests {
         });
         let metrics = Metrics::register(&Registry::new()).unwrap();
         OwnerLookup::new(Api::new(Client::new(service, "default"), metrics))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn owners_that_are_served_by_one_that_hangs_hold_nobody_up_for_long() {
+        let service = service_fn(|request: Request<Body>| async move {
+            if request.uri().path().ends_with("/agent") {
+                let uid = owner("", "", "agent").uid;
+                let body = format!(r#"{{"kind":"X","metadata":{{"uid":"{uid}"}}}}"#);
+                return Ok::<_, Infallible>(Response::new(Body::from(body.into_bytes())));
+            }
+            std::future::pending().await
+        });
+        let metrics = Metrics::register(&Registry::new()).unwrap();
+        let lookup = OwnerLookup::new(Api::new(Client::new(service, "default"), metrics));
+        let names: Vec<_> = (0..40).map(|number| format!("hung-{number}")).collect();
+        let mut names: Vec<_> = names.iter().map(String::as_str).collect();
+        names.insert(0, "agent");
+        let needed = needing(&names);
+        let begin = Instant::now();
+        let owners = lookup.existence(&needed).await;
+        assert!(begin.elapsed() < Duration::from_secs(16), "{:?}", begin.elapsed());
+        assert_eq!(owners[&needed[0].1.uid], Existence::Exists);
+        let unknown = |owner: &Owner| matches!(owners[&owner.uid], Existence::Unknown(_));
+        assert!(needed[1..].iter().all(|(_, owner)| unknown(owner)));
     }
 
     fn needing(names: &[&str]) -> Vec<(Arc<str>, Owner)> {
