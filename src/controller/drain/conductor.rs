@@ -74,6 +74,9 @@ struct Troubles {
     /// How often it could not be drained, and why it could not the last time.
     hindered: u32,
     why: Option<Arc<str>>,
+    /// Until when its pods are not looked at again, since it could not be drained. What else is to be
+    /// done about the node does not wait for that.
+    undrainable_until: Option<Instant>,
     capped: bool,
     /// The drain that this process is at, and since when.
     conducted: Option<(Arc<str>, Instant)>,
@@ -220,6 +223,7 @@ impl Conductor {
                     return Ok(Went::Later(UNTIL_ROOM));
                 }
             }
+            Step::Act(Act::Schedule(_)) if self.is_undrainable(name) => return Ok(Went::Done),
             Step::Act(_) => {}
         }
         let Some(mut stored) = self.api.stored_node(name, &self.drains.watched).await? else {

@@ -80,6 +80,13 @@ impl Reporter {
         }
     }
 
+    /// The node is about to be uncordoned.
+    pub(super) fn uncordoning(&self, node: &Node) {
+        if self.recorder.is_news(node.uid, "uncordon starting") {
+            self.normal(node, "UncordonStarting", "Uncordoning node");
+        }
+    }
+
     /// The node has to wait: too many are out of use.
     pub(super) fn capped(&self, node: &Node, capped: &Capped) {
         if self.recorder.is_news(node.uid, "cordon capped") {

@@ -500,6 +500,6 @@ async fn a_bad_node_is_cordoned_drained_and_in_the_end_uncordoned() {
     assert!(!stage.is_cordoned("n1") && stage.record("n1").is_none());
     let annotations = &stage.stored("n1")["metadata"]["annotations"];
     assert!(annotations["draino.planet.com/conditions"].is_null(), "{annotations}");
-    assert_eq!(stage.told("Uncordoned node"), 1);
+    assert_eq!((stage.told("Uncordoning node"), stage.told("Uncordoned node")), (1, 1));
     assert_eq!((stage.cordons("n1"), stage.uncordons("n1"), stage.cordons("good")), (1, 1, 0));
 }

@@ -11,7 +11,7 @@ use crate::cluster::{RequestError, StoredNode};
 use crate::drain::{
     Change, DrainPhase, Hindrance, News, Policy, Record, Survey, owners_needed, survey,
 };
-use crate::model::{Budget, Node, Resident, second_of};
+use crate::model::{Budget, Node, NodeName, Resident, second_of};
 #[cfg(test)]
 use crate::{controller::flaw::Flaw, drain::PodRules};
 
@@ -34,11 +34,19 @@ impl Conductor {
     ) -> Result<Went, RequestError> {
         let pause = self.hindered(&stored.node, &why, hindrances);
         if record.why.as_deref() == Some(&*why) && record.phase == DrainPhase::Cordoned {
-            return Ok(Went::Later(pause));
+            let until = Instant::now() + pause;
+            self.trouble(&stored.node.name, |troubles| troubles.undrainable_until = Some(until));
+            return Ok(Went::Done);
         }
         let next = Some(second_of(self.after(pause)));
         let record = Record { phase: DrainPhase::Cordoned, next, why: Some(why), ..record };
         self.write(stored, Change::note(record)).await
+    }
+
+    /// Whether a node could not be drained a short while ago.
+    pub(super) fn is_undrainable(&self, name: &NodeName) -> bool {
+        let until = self.trouble(name, |troubles| troubles.undrainable_until);
+        until.is_some_and(|until| Instant::now() < until)
     }
 
     /// Reports why a node cannot be drained, and says when to look again.

@@ -8,7 +8,7 @@ use super::{Conductor, Went};
 use crate::cluster::{RequestError, StoredNode, UpkeepPatch};
 #[cfg(test)]
 use crate::controller::flaw::Flaw;
-use crate::drain::{Change, Cordon, Record};
+use crate::drain::{Change, Cordon, News, Record};
 use crate::model::{Upkeep, second_of};
 
 impl Conductor {
@@ -39,6 +39,9 @@ impl Conductor {
             retry_taken: change.retry_taken,
             taints,
         };
+        if change.news == News::Uncordoned && change.unschedulable == Some(false) {
+            self.drains.reporter.uncordoning(&stored.node);
+        }
         let written = self.api.patch_upkeep(stored, &patch, &self.drains.watched).await?;
         self.drains.reporter.tell(&stored.node, &change.news);
         Ok(Went::On(written))

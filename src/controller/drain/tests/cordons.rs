@@ -1,6 +1,7 @@
 //! Who is cordoned, who is uncordoned, and what a request that fails changes of it.
 
 use super::*;
+use crate::drain::Undrainable;
 
 #[tokio::test(start_paused = true)]
 async fn a_cordon_that_fails_is_followed_by_no_drain_and_tried_until_it_succeeds() {
@@ -204,6 +205,26 @@ async fn with_two_conditions_both_have_to_clear() {
     stage.report("n1", "Worse", "False");
     minutes(6).await;
     assert!(!stage.is_cordoned("n1"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_cannot_be_drained_is_uncordoned_as_soon_as_it_is_good() {
+    let stage = stage(|policy| {
+        policy.undrainable = Undrainable::Cordon;
+        policy.conditions[0].clear_after = Some(Duration::from_secs(1));
+    });
+    stage.node("n1");
+    stage.lone_pod("lone", "n1");
+    // Long enough for the longest pause between two looks at its pods, and not a multiple of it.
+    for bad_for in [400, 407, 415, 423] {
+        stage.report("n1", "Bad", "True");
+        seconds(bad_for).await;
+        assert!(stage.is_cordoned("n1"));
+        stage.report("n1", "Bad", "False");
+        seconds(3).await;
+        assert!(!stage.is_cordoned("n1"), "after {bad_for} s");
+    }
+    assert!(stage.gone().is_empty());
 }
 
 #[tokio::test(start_paused = true)]

@@ -10,11 +10,12 @@ const TAINTS: &str = "taint-eviction-controller";
 /// Component of the events of cordons and drains.
 const DRAINS: &str = "ostrakon";
 /// Kind, type and reason of those about cordons and drains.
-const OF_DRAINS: [(&str, &str, &str); 17] = [
+const OF_DRAINS: [(&str, &str, &str); 18] = [
     ("Node", "Normal", "CordonStarting"),
     ("Node", "Normal", "CordonSucceeded"),
     ("Node", "Warning", "CordonFailed"),
     ("Node", "Normal", "CordonDeferred"),
+    ("Node", "Normal", "UncordonStarting"),
     ("Node", "Normal", "UncordonSucceeded"),
     ("Node", "Warning", "UncordonFailed"),
     ("Node", "Normal", "DrainScheduled"),
@@ -31,10 +32,11 @@ const OF_DRAINS: [(&str, &str, &str); 17] = [
 ];
 
 /// How the messages begin that draino writes, by their reasons.
-const DRAINO: [(&str, &str); 10] = [
+const DRAINO: [(&str, &str); 11] = [
     ("CordonStarting", "Cordoning node"),
     ("CordonSucceeded", "Cordoned node"),
     ("CordonFailed", "Cordoning failed: "),
+    ("UncordonStarting", "Uncordoning node"),
     ("UncordonSucceeded", "Uncordoned node"),
     ("UncordonFailed", "Uncordoning failed: "),
     ("DrainScheduled", "Will drain node after "),
