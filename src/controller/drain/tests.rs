@@ -4,6 +4,7 @@
 //! pods once their grace is over. What is stored is written down as it changes, so that a test can
 //! say what was never done.
 
+mod beginnings;
 mod cordons;
 mod endings;
 mod evictions;

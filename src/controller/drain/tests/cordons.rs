@@ -179,6 +179,27 @@ async fn what_the_autoscaler_uncordons_gets_its_cordon_and_its_status_taint_agai
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_second_cordon_that_fails_is_told_of_and_tried_until_it_succeeds() {
+    let mut stage = stage(notice(3600));
+    stage.bad_node("n1");
+    seconds(5).await;
+    stage.scale_down("n1");
+    seconds(5).await;
+    stage.refuse(Verb::Patch, Resource::Nodes, "", 403, None);
+    stage.keep("n1");
+    seconds(30).await;
+    assert!(!stage.is_cordoned("n1"));
+    assert_eq!((stage.told("Cordoning failed: "), stage.told("Cordoned node again")), (1, 0));
+    assert_eq!(stage.counted("draino_cordoned_nodes_total", &["failed"]), 1);
+    minutes(2).await;
+    assert!((2..=3).contains(&stage.told("Cordoning failed: ")), "once a minute");
+    stage.cluster.faults().clear();
+    minutes(1).await;
+    assert!(stage.is_cordoned("n1") && stage.phase("n1") == Some(DrainPhase::Scheduled));
+    assert_eq!((stage.told("Cordoned node again"), stage.cordons("n1")), (1, 2));
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_vanishes_from_a_node_counts_as_cleared_and_stops_a_plan() {
     let stage = stage(notice(60));
     stage.bad_node("n1");
