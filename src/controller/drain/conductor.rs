@@ -231,9 +231,13 @@ impl Conductor {
                 self.shared.cancel_orders(name);
             }
             let Step::Act(act) = step else {
+                let mut ledger = self.drains.ledger.lock();
+                // The view may not know yet that it waits for nothing any more, and once it does
+                // nobody asks.
+                ledger.withdraw(name);
                 // A grant that was made use of counts until the watch shows it.
                 if !is_unschedulable(&stored.node) {
-                    self.drains.ledger.lock().give_back(name);
+                    ledger.give_back(name);
                     self.troubles.remove(name);
                 }
                 return Ok(Went::Done);
