@@ -126,6 +126,7 @@ type Run = dyn Fn(&Ctx, &Handle, Duration) -> Result<()> + Send + Sync;
 pub(crate) struct Scenario {
     name: String,
     alone: bool,
+    real: bool,
     on_request: bool,
     limit: Duration,
     run: Arc<Run>,
@@ -148,6 +149,7 @@ impl Scenario {
         Self {
             name: path.to_owned(),
             alone: false,
+            real: false,
             on_request: false,
             limit: LIMIT,
             run: Arc::new(move |ctx, handle, limit| {
@@ -167,6 +169,12 @@ impl Scenario {
         self
     }
 
+    /// Needs what the embedded cluster does not have: rights, certificates, policies, processes.
+    pub(crate) fn real(mut self) -> Self {
+        self.real = true;
+        self
+    }
+
     /// Runs only when ignored trials are asked for: it is about another program.
     pub(crate) fn on_request(mut self) -> Self {
         self.on_request = true;
@@ -181,6 +189,10 @@ impl Scenario {
 
     pub(crate) fn is_alone(&self) -> bool {
         self.alone
+    }
+
+    pub(crate) fn is_real(&self) -> bool {
+        self.real
     }
 
     pub(crate) fn is_filtered_out(&self, args: &Arguments) -> bool {
