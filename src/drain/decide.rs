@@ -97,8 +97,7 @@ pub fn decide(node: &Node, policies: &[Policy], now: Timestamp) -> Step {
     };
     let is_removed = upkeep.terminating || upkeep.autoscaler == Autoscaler::Removing;
     match record {
-        None if is_removed => Step::Rest,
-        Some(record) if is_removed && upkeep.autoscaler == Autoscaler::Removing => {
+        Some(record) if upkeep.autoscaler == Autoscaler::Removing => {
             // From now on an uncordon may be cluster-autoscaler's. It comes together with the end of
             // the removal: one that is there before that is a person's.
             let autoscaler = upkeep.unschedulable;
@@ -108,7 +107,7 @@ pub fn decide(node: &Node, policies: &[Policy], now: Timestamp) -> Step {
                 Step::Act(Act::Write(Change::note(Record { autoscaler, ..record })))
             }
         }
-        Some(_) if is_removed => Step::Rest,
+        _ if is_removed => Step::Rest,
         record if is_left_by_draino(upkeep, record.as_ref(), policies) => {
             let change =
                 Change { record, unschedulable: None, retry_taken: false, news: News::None };
