@@ -24,6 +24,7 @@ const OF_DRAINS: [(&str, &str, &str); 18] = [
     ("Node", "Normal", "DrainStarting"),
     ("Node", "Normal", "DrainSucceeded"),
     ("Node", "Warning", "DrainFailed"),
+    ("Node", "Warning", "DrainStalled"),
     ("Node", "Warning", "DrainedNodeLingers"),
     ("Node", "Warning", "DrainRecordUnreadable"),
     ("Node", "Warning", "GracePeriodCut"),
