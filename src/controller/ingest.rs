@@ -128,7 +128,7 @@ pub(super) fn take_node(shared: &Shared, node: Node, by: Source) {
 
 /// What the node's record says. One that cannot be read is reported and replaced by the record
 /// lane.
-fn recorded(node: &Node) -> Option<Anchors> {
+pub(super) fn recorded(node: &Node) -> Option<Anchors> {
     record::parse(node.since_annotation.as_deref()?).ok()
 }
 

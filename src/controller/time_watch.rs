@@ -15,8 +15,10 @@ use jiff::{SignedDuration, Timestamp};
 use tokio::time::Instant;
 use tracing::{info, warn};
 
+use super::ingest::recorded;
 use super::state::Shared;
 use crate::cluster::Api;
+use crate::model::{Anchors, Node};
 use crate::taint::anchor;
 
 /// How often the clocks are compared.
@@ -120,7 +122,17 @@ pub(super) fn run(
 
 /// Sets the time that is kept, which may have been wrong since `doubtful`.
 fn set(shared: &Shared, doubtful: Timestamp, kept: Timestamp, right: Timestamp) {
-    let set_right = |anchors: &_, _: &_| anchor::set_right(anchors, doubtful, kept, right);
+    let set_right = |anchors: &Anchors, node: &Node| {
+        let anchors = anchor::set_right(anchors, doubtful, kept, right);
+        // What the leader has recorded was nonsense by the wrong time, and counts by the right one.
+        match recorded(node).filter(|_| !shared.leads()) {
+            Some(record) => {
+                let adopted = anchor::adopted(&anchors, &record);
+                anchor::advance(anchor::Past::Recorded(&adopted), node, right)
+            }
+            None => anchors,
+        }
+    };
     let mut names = shared.view.node_names();
     // First, or what was seen by the wrong time would be judged by the right one.
     names.retain(|name| shared.view.refresh_node(name, set_right));
@@ -182,6 +194,22 @@ mod tests {
         let (_, anchors) = shared.view.node_alone(&"n1".into()).unwrap();
         assert_eq!(anchors.first_seen[0].since, at("13:00:00"));
         assert_eq!(shared.clock.now(), at("13:00:00"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_that_stands_by_and_slept_counts_as_the_leader_has_recorded_meanwhile() {
+        let shared = shared();
+        let record = |since: &str| {
+            format!(r#"{{"taints":[{{"key":"k","value":"","since":"2026-01-01T{since}Z"}}]}}"#)
+        };
+        take_node(&shared, node("n1"), Source::List);
+        // Seen at 13:00, while its own clock still shows noon.
+        let tainted = node("n1").tainted(taint("k", ""));
+        let tainted = tainted.annotated(Some(&record("12:30:00")));
+        take_node(&shared, tainted, Source::Watch);
+        set(&shared, noon(), noon(), at("13:00:00"));
+        let (_, anchors) = shared.view.node_alone(&"n1".into()).unwrap();
+        assert_eq!(anchors.first_seen[0].since, at("12:30:00"));
     }
 
     #[tokio::test(start_paused = true)]
