@@ -18,13 +18,15 @@ lint: ## clippy over everything, warnings denied
 	$(CARGO) clippy --locked --all-targets
 	$(CARGO) clippy --locked --test e2e --test upstream --bench cluster --bench counts --bench scale # left out of the above, to be run by name only
 
-test: ## unit, property and simulation tests; needs a Rust toolchain and nothing else
+test: ## unit, property and simulation tests, and scenarios on the embedded cluster; needs a Rust toolchain and nothing else
 	$(CARGO) test --locked
+	OSTRAKON_E2E=embedded $(CARGO) test --locked --test e2e
 
 SEEDS ?= 10000
+FROM ?= 0
 
-soak: ## SEEDS stories of taints and as many of drains, with progress; failing seeds are printed, with how to replay one
-	OSTRAKON_SEEDS=$(SEEDS) OSTRAKON_SOAK=$(SEEDS) $(CARGO) test --locked --lib simulation -- --nocapture
+soak: ## SEEDS stories of taints and as many of drains, with progress, from seed FROM on; failing seeds are printed, with how to replay one
+	OSTRAKON_SEEDS=$(SEEDS) OSTRAKON_FROM=$(FROM) OSTRAKON_SOAK=$(SEEDS) $(CARGO) test --locked --lib simulation -- --nocapture
 
 doc: ## build the API documentation, broken links denied
 	$(CARGO) doc --locked --no-deps

@@ -38,8 +38,13 @@ const NOT_OSTRAKON: &str = "x-not-ostrakon";
 fn cluster() -> (Embedded, Controllers) {
     let cluster = Embedded::new(Clock::system(), Options::default());
     cluster.store().insert(Resource::Nodes, json!({"metadata": {"name": "likeness-n"}})).unwrap();
-    let settings =
-        Settings { lifecycle: false, replicas: false, scheduler: false, ..Settings::default() };
+    let settings = Settings {
+        lifecycle: false,
+        replicas: false,
+        daemons: false,
+        scheduler: false,
+        ..Settings::default()
+    };
     let controllers = Controllers::start(cluster.store(), &settings);
     (cluster, controllers)
 }

@@ -52,8 +52,8 @@ impl Server {
     pub(crate) async fn of(bed: &Bed) -> Result<Self> {
         Ok(Self {
             client: bed.client_for(User::Admin)?,
-            apiserver: bed.apiserver().pid().await.context("no API server")?,
-            etcd: bed.etcd().pid().await.context("no etcd")?,
+            apiserver: bed.apiserver()?.pid().await.context("no API server")?,
+            etcd: bed.etcd()?.pid().await.context("no etcd")?,
         })
     }
 

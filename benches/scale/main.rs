@@ -1,12 +1,13 @@
 //! How ostrakon grows with the cluster: memory and CPU per pod, and a zone that fails.
 //!
 //! `make bench-scale` runs the program itself, built for release, against a server in this process that
-//! makes nodes and pods while they are asked for, at 5,000, 20,000 and 65,000 nodes. Then a third of
-//! the nodes get a taint at the same time, which no pod tolerates. Results go to `OUT`
+//! makes nodes and pods while they are asked for, at 5,000, 20,000 and 65,000 nodes by turns. Then a
+//! third of the nodes get a taint at the same time, which no pod tolerates. Results go to `OUT`
 //! (docs/benchmarks by default) as Markdown and JSON.
 //!
-//! `SIZES` names other sizes, as `NODES/PODS` with commas between them; `OSTRAKON_BINARY` another
-//! ostrakon than the one built here; `ZONE_SECONDS` for how long the evictions of a zone are watched.
+//! `SIZES` names other sizes, as `NODES/PODS` with commas between them; `RUNS` how often each is
+//! synced (5); `OSTRAKON_BINARY` another ostrakon than the one built here; `ZONE_SECONDS` for how long
+//! the evictions of a zone are watched (120).
 
 mod controller;
 mod objects;
@@ -40,6 +41,7 @@ const LIMIT: Duration = Duration::from_secs(15 * 60);
 
 struct Options {
     sizes: Vec<Size>,
+    runs: u64,
     zone: Duration,
     out: PathBuf,
 }
@@ -55,16 +57,19 @@ impl Options {
         let sizes = sizes.split(',').map(|one| {
             size(one).with_context(|| format!("{one:?} in SIZES is no size; give NODES/PODS"))
         });
-        let zone = match text("ZONE_SECONDS") {
+        let number = |name: &str, default: u64| match text(name) {
             Some(text) => text
                 .parse()
-                .with_context(|| format!("ZONE_SECONDS is {text:?}; give a number of seconds"))?,
-            None => 120,
+                .ok()
+                .filter(|number| *number > 0)
+                .with_context(|| format!("{name} is {text:?}; give a number of at least 1")),
+            None => Ok(default),
         };
         let docs = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("docs/benchmarks");
         Ok(Self {
             sizes: sizes.collect::<Result<_>>()?,
-            zone: Duration::from_secs(zone),
+            runs: number("RUNS", 5)?,
+            zone: Duration::from_secs(number("ZONE_SECONDS", 120)?),
             out: text("OUT").map_or(docs, PathBuf::from),
         })
     }
@@ -89,44 +94,54 @@ fn main() -> ExitCode {
 }
 
 async fn bench(options: &Options) -> Result<()> {
-    let empty = limited(EMPTY, None).await?;
-    let mut report = Report::new(empty.sync);
-    for size in &options.sizes {
-        let round = limited(*size, Some(options.zone)).await?;
-        say(&round.summary());
-        report.rounds.push(round);
+    let mut report = Report::new(options.sizes.iter().map(|size| Round::of(*size)));
+    for run in 1..=options.runs {
+        say(&format!("start {run} of {}", options.runs));
+        report.empty.push(limited(EMPTY, sync(EMPTY)).await?);
+        for (round, &size) in report.rounds.iter_mut().zip(&options.sizes) {
+            let synced = limited(size, sync(size)).await?;
+            say(&format!("{size}: {}", synced.summary()));
+            round.syncs.push(synced);
+        }
+    }
+    for (round, &size) in report.rounds.iter_mut().zip(&options.sizes) {
+        let zone = limited(size, zone(size, options.zone)).await?;
+        say(&format!("{size}: {}", zone.summary()));
+        round.zone = Some(zone);
     }
     report.write(&options.out)?;
     say(&format!("written to {}", options.out.display()));
     Ok(())
 }
 
-async fn limited(size: Size, zone: Option<Duration>) -> Result<Round> {
-    let Size { nodes, pods } = size;
-    say(&format!("{nodes} nodes, {pods} pods"));
-    let round = timeout(LIMIT, measure(size, zone));
-    round
-        .await
-        .ok()
-        .context("this takes too long")
-        .flatten()
-        .with_context(|| format!("{nodes} nodes, {pods} pods"))
+/// Whatever happens, it is done in time or fails.
+async fn limited<T>(size: Size, what: impl Future<Output = Result<T>>) -> Result<T> {
+    let done = timeout(LIMIT, what).await;
+    done.ok().context("this takes too long").flatten().with_context(|| size.to_string())
 }
 
-async fn measure(size: Size, zone: Option<Duration>) -> Result<Round> {
+/// From the start of a controller until it knows everything.
+async fn sync(size: Size) -> Result<Sync> {
     let server = Server::start(size).await?;
     let start = Instant::now();
     let mut controller = Controller::start(server.port())?;
     controller.synced().await?;
     let (seconds, cpu) = (start.elapsed().as_secs_f64(), controller.cpu()?);
     sleep(SETTLED).await;
-    let sync = Sync { seconds, cpu, memory: controller.memory()? };
-    let zone = match zone {
-        Some(limit) => Some(fail_zone(&server, &controller, limit).await?),
-        None => None,
-    };
+    let memory = controller.memory()?;
     controller.stop().await?;
-    Ok(Round { nodes: size.nodes, pods: size.pods, sync, zone })
+    Ok(Sync { seconds, cpu, memory })
+}
+
+/// A zone that fails under a controller that knows everything.
+async fn zone(size: Size, limit: Duration) -> Result<Zone> {
+    let server = Server::start(size).await?;
+    let mut controller = Controller::start(server.port())?;
+    controller.synced().await?;
+    sleep(SETTLED).await;
+    let zone = fail_zone(&server, &controller, limit).await?;
+    controller.stop().await?;
+    Ok(zone)
 }
 
 /// Taints a third of the nodes and watches what comes of it.

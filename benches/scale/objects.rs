@@ -4,6 +4,8 @@
 //! fields that tell it from the others: two messages of protobuf one after the other are one, in which
 //! the later value of a field counts.
 
+use std::fmt;
+
 use bytes::{BufMut as _, Bytes, BytesMut};
 use ostrakon::cluster::wire;
 use prost::Message as _;
@@ -17,6 +19,12 @@ const NAMESPACES: usize = 50;
 pub(crate) struct Size {
     pub(crate) nodes: usize,
     pub(crate) pods: usize,
+}
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} nodes, {} pods", self.nodes, self.pods)
+    }
 }
 
 /// Makes the objects of a cluster of this size.

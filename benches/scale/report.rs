@@ -8,6 +8,7 @@ use anyhow::{Context as _, Result};
 use ostrakon::clock::system_time;
 use serde::Serialize;
 
+use crate::objects::Size;
 use crate::usage::Memory;
 
 /// From the start of the process to its readiness.
@@ -40,7 +41,7 @@ pub(crate) struct Zone {
 pub(crate) struct Round {
     pub(crate) nodes: usize,
     pub(crate) pods: usize,
-    pub(crate) sync: Sync,
+    pub(crate) syncs: Vec<Sync>,
     pub(crate) zone: Option<Zone>,
 }
 
@@ -50,52 +51,76 @@ pub(crate) struct Report {
     cores: usize,
     load_before: String,
     /// On one node with one pod.
-    empty: Sync,
+    pub(crate) empty: Vec<Sync>,
     pub(crate) rounds: Vec<Round>,
+}
+
+impl Sync {
+    pub(crate) fn summary(&self) -> String {
+        let Self { seconds, cpu, memory } = self;
+        format!("synced in {seconds:.2} s, CPU {cpu:.2} s, {:.0} MiB", memory.resident)
+    }
+
+    /// Of several, the median of each figure.
+    fn median(of: &[Self]) -> Self {
+        let median = |figure: fn(&Self) -> f64| {
+            let mut figures: Vec<f64> = of.iter().map(figure).collect();
+            figures.sort_by(f64::total_cmp);
+            figures.get(figures.len() / 2).copied().unwrap_or(f64::NAN)
+        };
+        Self {
+            seconds: median(|sync| sync.seconds),
+            cpu: median(|sync| sync.cpu),
+            memory: Memory {
+                resident: median(|sync| sync.memory.resident),
+                peak: median(|sync| sync.memory.peak),
+            },
+        }
+    }
+}
+
+impl Zone {
+    pub(crate) fn summary(&self) -> String {
+        format!(
+            "zone of {} pods: first {:.3} s, all condemned {:.2} s, {} evicted in {:.1} s",
+            self.pods,
+            self.first.unwrap_or(f64::NAN),
+            self.condemned.unwrap_or(f64::NAN),
+            self.evicted,
+            self.last.unwrap_or(f64::NAN),
+        )
+    }
 }
 
 #[allow(clippy::cast_precision_loss)]
 impl Round {
-    pub(crate) fn summary(&self) -> String {
-        let Sync { seconds, cpu, memory } = self.sync;
-        let zone = self.zone.as_ref().map(|zone| {
-            format!(
-                "; zone of {} pods: first {:.3} s, all condemned {:.2} s, {} evicted in {:.1} s",
-                zone.pods,
-                zone.first.unwrap_or(f64::NAN),
-                zone.condemned.unwrap_or(f64::NAN),
-                zone.evicted,
-                zone.last.unwrap_or(f64::NAN),
-            )
-        });
-        format!(
-            "synced in {seconds:.2} s, CPU {cpu:.2} s, {:.0} MiB{}",
-            memory.resident,
-            zone.unwrap_or_default()
-        )
+    /// One that is still to be measured.
+    pub(crate) fn of(size: Size) -> Self {
+        Self { nodes: size.nodes, pods: size.pods, syncs: Vec::new(), zone: None }
     }
 
     /// Resident bytes of a pod, with its share of its node, beyond what an empty cluster takes.
     fn bytes_a_pod(&self, empty: &Sync) -> f64 {
-        (self.sync.memory.resident - empty.memory.resident) * f64::from(1 << 20) / self.pods as f64
+        let resident = Sync::median(&self.syncs).memory.resident;
+        (resident - empty.memory.resident) * f64::from(1 << 20) / self.pods as f64
     }
 
     /// The same in microseconds of processor time.
     fn micros_a_pod(&self, empty: &Sync) -> f64 {
-        (self.sync.cpu - empty.cpu) * 1e6 / self.pods as f64
+        (Sync::median(&self.syncs).cpu - empty.cpu) * 1e6 / self.pods as f64
     }
 }
 
 #[allow(clippy::cast_precision_loss)]
 impl Report {
-    pub(crate) fn new(empty: Sync) -> Self {
+    pub(crate) fn new(rounds: impl IntoIterator<Item = Round>) -> Self {
         let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
         Self {
             date: system_time().strftime("%Y-%m-%d").to_string(),
             cores: std::thread::available_parallelism().map_or(0, usize::from),
             load_before: load.split(' ').take(3).collect::<Vec<_>>().join(" "),
-            empty,
-            rounds: Vec::new(),
+            empty: Vec::new(),
+            rounds: rounds.into_iter().collect(),
         }
     }
 
@@ -111,18 +136,23 @@ impl Report {
     fn markdown(&self) -> Result<String> {
         let mut text = String::new();
         let out = &mut text;
+        let empty = Sync::median(&self.empty);
         writeln!(
             out,
             "# From 5,000 to 65,000 nodes\n\nMeasured {} on {} cores that also ran the server; load averages before \
-             the start: {}. One run. How: [README](README.md). In full: [JSON](scale.json).\n",
-            self.date, self.cores, self.load_before
+             the start: {}. Medians of {} starts, taken by turns, and one zone of each size. How: [README](README.md). \
+             In full: [JSON](scale.json).\n",
+            self.date,
+            self.cores,
+            self.load_before,
+            self.empty.len()
         )?;
         writeln!(out, "## From start to synced\n")?;
         writeln!(
             out,
             "Without a cluster to speak of the process takes {:.1} MiB and {:.2} s of CPU; what is more than that \
              is counted per pod, with its share of its node.\n",
-            self.empty.memory.resident, self.empty.cpu
+            empty.memory.resident, empty.cpu
         )?;
         writeln!(
             out,
@@ -130,23 +160,23 @@ impl Report {
         )?;
         writeln!(out, "| --- | --- | --- | --- | --- | --- | --- | --- |")?;
         for round in &self.rounds {
+            let sync = Sync::median(&round.syncs);
             writeln!(
                 out,
                 "| {} | {} | {:.2} | {:.2} | {:.0} | {:.0} | {:.0} | {:.1} |",
                 round.nodes,
                 round.pods,
-                round.sync.seconds,
-                round.sync.cpu,
-                round.sync.memory.resident,
-                round.sync.memory.peak,
-                round.bytes_a_pod(&self.empty),
-                round.micros_a_pod(&self.empty),
+                sync.seconds,
+                sync.cpu,
+                sync.memory.resident,
+                sync.memory.peak,
+                round.bytes_a_pod(&empty),
+                round.micros_a_pod(&empty),
             )?;
         }
         if let (Some(first), Some(last)) = (self.rounds.first(), self.rounds.last()) {
-            let grown = |of: fn(&Round, &Sync) -> f64| {
-                (of(last, &self.empty) / of(first, &self.empty) - 1.0) * 100.0
-            };
+            let grown =
+                |of: fn(&Round, &Sync) -> f64| (of(last, &empty) / of(first, &empty) - 1.0) * 100.0;
             writeln!(
                 out,
                 "\nThe largest against the smallest (goal: within 10 %): bytes per pod {:+.0} %, CPU per pod {:+.0} %.",

@@ -179,6 +179,7 @@ type Run = dyn Fn(&Ctx, &Handle, Duration) -> Result<()> + Send + Sync;
 pub(crate) struct Scenario {
     name: String,
     alone: bool,
+    real: bool,
     on_request: bool,
     limit: Duration,
     run: Arc<Run>,
@@ -201,6 +202,7 @@ impl Scenario {
         Self {
             name: path.to_owned(),
             alone: false,
+            real: false,
             on_request: false,
             limit: LIMIT,
             run: Arc::new(move |ctx, handle, limit| {
@@ -220,6 +222,12 @@ impl Scenario {
         self
     }
 
+    /// Needs what the embedded cluster does not have: rights, certificates, policies, processes.
+    pub(crate) fn real(mut self) -> Self {
+        self.real = true;
+        self
+    }
+
     /// Runs only when ignored trials are asked for: it is about another program.
     pub(crate) fn on_request(mut self) -> Self {
         self.on_request = true;
@@ -236,6 +244,10 @@ impl Scenario {
         self.alone
     }
 
+    pub(crate) fn is_real(&self) -> bool {
+        self.real
+    }
+
     pub(crate) fn is_filtered_out(&self, args: &Arguments) -> bool {
         let trial = Trial::test(self.name.clone(), || Ok(()));
         args.is_filtered_out(&trial.with_ignored_flag(self.on_request))
@@ -246,7 +258,8 @@ impl Scenario {
         match floor {
             Floor::House(house) => {
                 let (house, handle) = (Arc::clone(house), handle.clone());
-                Trial::test(name, move || self.run_in(house, &handle)).with_ignored_flag(on_request)
+                Trial::test(name, move || self.run_in(&house, &handle))
+                    .with_ignored_flag(on_request)
             }
             Floor::Absent => {
                 let run = || Err(Failed::from("there is no control plane to run this on"));
@@ -256,10 +269,10 @@ impl Scenario {
         }
     }
 
-    fn run_in(self, house: Arc<House>, handle: &Handle) -> Result<(), Failed> {
+    fn run_in(&self, house: &Arc<House>, handle: &Handle) -> Result<(), Failed> {
         let mut stretch = 1;
         loop {
-            let outcome = self.play(&house, handle, stretch);
+            let outcome = self.play(house, handle, stretch);
             match outcome {
                 Err(error) if error.is::<TooSlow>() && stretch < 1 << (TRIES - 1) => {
                     say_again(&self.name, &error);

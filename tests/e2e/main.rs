@@ -12,7 +12,8 @@
 //! keeps it always. `OSTRAKON_TIMES=1` prints how long each scenario took. `OSTRAKON_CONTROL_PLANE`
 //! names a folder with a `control-plane` program to use instead of building one;
 //! `KUBEBUILDER_ASSETS` one with `etcd` and `kube-apiserver`.
-//! `OSTRAKON_E2E=shared` runs only those that share the control plane, `=alone` only the others.
+//! `OSTRAKON_E2E=shared` runs only those that share the control plane, `=alone` only the others, and
+//! `=embedded` those that share it on the embedded cluster in its place, which needs no Go.
 
 #![allow(
     clippy::cast_precision_loss,
@@ -49,6 +50,7 @@ fn main() -> ExitCode {
     match std::env::var("OSTRAKON_E2E").as_deref() {
         Ok("shared") => scenarios.retain(|scenario| !scenario.is_alone()),
         Ok("alone") => scenarios.retain(Scenario::is_alone),
+        Ok("embedded") => scenarios.retain(|one| !one.is_alone() && !one.is_real()),
         // Those that run alone come last, or the others would wait for them.
         _ => scenarios.sort_by_key(Scenario::is_alone),
     }
@@ -80,6 +82,10 @@ fn main() -> ExitCode {
 fn lay_floor(args: &Arguments, scenarios: &[Scenario], runtime: &Runtime) -> anyhow::Result<Floor> {
     if args.list || scenarios.iter().all(|scenario| scenario.is_filtered_out(args)) {
         return Ok(Floor::NotNeeded);
+    }
+    if std::env::var("OSTRAKON_E2E").as_deref() == Ok("embedded") {
+        let bed = runtime.block_on(Bed::embedded())?;
+        return Ok(Floor::House(Arc::new(House::new(bed))));
     }
     let options = BedOptions::default().controller_manager(TaintEviction::Off).scheduler();
     let begin = Instant::now();

@@ -56,7 +56,7 @@ impl Arena {
     pub(super) async fn open(bed: &Bed, name: &str) -> Result<Self> {
         let lease_interval = bed.has_controllers().then(|| bed.lease_interval());
         let arena = Self::within(bed.admin()?, name, lease_interval).await?;
-        if bed.has_controllers() {
+        if bed.makes_accounts() {
             let accounts: Api<ServiceAccount> = Api::namespaced(arena.client(), arena.namespace());
             wait::until("the namespace's default ServiceAccount", ACCOUNT, async || {
                 Ok(accounts.get_opt("default").await?)

@@ -1,9 +1,10 @@
-//! A control plane on loopback: started in order, stopped in the reverse one.
+//! A control plane on loopback: started in order, stopped in the reverse one. Or the embedded cluster
+//! in its place.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use kube::Client;
 use parking_lot::Mutex;
 use tempfile::TempDir;
@@ -12,6 +13,7 @@ use super::arena::Arena;
 use super::audit::{self, Audit, AuditLog};
 use super::binaries::{Binaries, Etcd, Launch};
 use super::component::{Component, How};
+use super::embedded::EmbeddedPlane;
 use super::fault_proxy::FaultProxy;
 use super::process::{Leash, Process, Program};
 use super::users::{self, User, Users};
@@ -87,17 +89,30 @@ pub enum StartError {
 /// A running control plane.
 #[derive(Debug)]
 pub struct Bed {
+    // Fields are dropped in this order.
+    plane: Plane,
+    options: BedOptions,
+    place: Place,
+    audit: AuditLog,
+    leash: Leash,
+    folder: Mutex<TempDir>,
+}
+
+/// What the control plane consists of.
+#[derive(Debug)]
+enum Plane {
+    Processes(Box<Processes>),
+    Embedded(EmbeddedPlane),
+}
+
+#[derive(Debug)]
+struct Processes {
     // Fields are dropped in this order. An API server that loses its etcd first hangs.
     scheduler: Option<Component>,
     controller_manager: Option<Component>,
     apiserver: Component,
     etcd: Component,
-    options: BedOptions,
     binaries: Binaries,
-    place: Place,
-    audit: AuditLog,
-    leash: Leash,
-    folder: Mutex<TempDir>,
 }
 
 impl Bed {
@@ -108,18 +123,31 @@ impl Bed {
         Ok(Self::start_with(options, &binaries).await?)
     }
 
-    async fn start_with(options: BedOptions, binaries: &Binaries) -> Result<Self> {
+    /// The embedded cluster in the place of a control plane.
+    pub async fn embedded() -> Result<Self> {
+        let (folder, leash, mut place) = Self::prepare()?;
+        let audit = AuditLog::new(place.folder.join("audit.log"));
+        let plane = EmbeddedPlane::start(&place.users, audit.path()).await?;
+        place.server = Server { url: plane.url(), ca: None };
+        let (plane, options) = (Plane::Embedded(plane), BedOptions::default());
+        Ok(Self { plane, options, place, audit, leash, folder })
+    }
+
+    fn prepare() -> Result<(Mutex<TempDir>, Leash, Place)> {
         let mut folder = tempfile::Builder::new().prefix("ostrakon-bed-").tempdir()?;
         folder.disable_cleanup(std::env::var_os(KEEP).is_some());
-        let leash = Leash::new(folder.path())?;
-        let place = Place::new(folder.path())?;
+        let (leash, place) = (Leash::new(folder.path())?, Place::new(folder.path())?);
+        Ok((Mutex::new(folder), leash, place))
+    }
 
+    async fn start_with(options: BedOptions, binaries: &Binaries) -> Result<Self> {
+        let (folder, leash, place) = Self::prepare()?;
         let etcd = place.etcd(&binaries.etcd, &leash).await?;
         let audit = AuditLog::new(place.folder.join("audit.log"));
         let policy = audit::write_policy(&place.folder)?;
         let apiserver =
             place.apiserver(&binaries.apiserver, &options, &policy, audit.path(), &leash)?;
-        let bed = Self {
+        let processes = Processes {
             scheduler: match &binaries.scheduler {
                 Some(launch) if options.scheduler => Some(place.scheduler(launch, &leash)?),
                 _ => None,
@@ -132,43 +160,62 @@ impl Bed {
             },
             apiserver,
             etcd,
-            options,
             binaries: binaries.clone(),
-            place,
-            audit,
-            leash,
-            folder: Mutex::new(folder),
         };
-
-        bed.etcd.start().await?;
-        bed.apiserver.start().await?;
+        processes.etcd.start().await?;
+        processes.apiserver.start().await?;
+        let plane = Plane::Processes(Box::new(processes));
+        let bed = Self { plane, options, place, audit, leash, folder };
         let followers = async {
-            let start = async |component: &Option<Component>| match component {
-                Some(component) => component.start().await,
-                None => Ok(()),
-            };
-            tokio::try_join!(start(&bed.controller_manager), start(&bed.scheduler))
+            for follower in bed.followers() {
+                follower.start().await?;
+            }
+            Ok(())
         };
         let rights = async { manifests::apply_rights(&bed.admin()?).await };
         tokio::try_join!(followers, rights)?;
         Ok(bed)
     }
 
+    fn processes(&self) -> Result<&Processes> {
+        match &self.plane {
+            Plane::Processes(processes) => Ok(processes),
+            Plane::Embedded(_) => bail!("the embedded cluster has no processes"),
+        }
+    }
+
+    /// kube-controller-manager and kube-scheduler, as far as they are there.
+    fn followers(&self) -> impl Iterator<Item = &Component> {
+        let processes = self.processes().ok();
+        let followers = processes.map(|of| [of.controller_manager.as_ref(), of.scheduler.as_ref()]);
+        followers.into_iter().flatten().flatten()
+    }
+
     /// Stops everything, in order. Dropping does the same, but blocks and keeps errors to itself.
     pub async fn stop(self) -> Result<()> {
-        for component in [&self.scheduler, &self.controller_manager].into_iter().flatten() {
-            component.stop(How::Graceful).await?;
+        for follower in self.followers() {
+            follower.stop(How::Graceful).await?;
         }
-        self.apiserver.stop(How::Graceful).await?;
-        self.etcd.stop(How::Graceful).await
+        match self.plane {
+            Plane::Processes(processes) => {
+                processes.apiserver.stop(How::Graceful).await?;
+                processes.etcd.stop(How::Graceful).await
+            }
+            Plane::Embedded(plane) => {
+                plane.stop().await;
+                Ok(())
+            }
+        }
     }
 
     /// Brings up whatever is down or frozen.
     pub async fn mend(&self) -> Result<()> {
-        let first = [&self.etcd, &self.apiserver];
-        let followers = [&self.controller_manager, &self.scheduler];
-        for component in first.into_iter().chain(followers.into_iter().flatten()) {
-            component.mend().await?;
+        if let Plane::Processes(processes) = &self.plane {
+            processes.etcd.mend().await?;
+            processes.apiserver.mend().await?;
+        }
+        for follower in self.followers() {
+            follower.mend().await?;
         }
         Ok(())
     }
@@ -222,8 +269,8 @@ impl Bed {
         Arena::open(self, name).await
     }
 
-    pub fn etcd(&self) -> &Component {
-        &self.etcd
+    pub fn etcd(&self) -> Result<&Component> {
+        Ok(&self.processes()?.etcd)
     }
 
     /// Where etcd serves its clients, on 127.0.0.1.
@@ -231,25 +278,28 @@ impl Bed {
         self.place.etcd_port
     }
 
-    pub fn apiserver(&self) -> &Component {
-        &self.apiserver
+    pub fn apiserver(&self) -> Result<&Component> {
+        Ok(&self.processes()?.apiserver)
     }
 
     /// Brings the API server down and up again, and waits until it is ready.
     pub async fn restart_apiserver(&self, how: How) -> Result<()> {
-        self.apiserver.restart(how).await
+        self.apiserver()?.restart(how).await
     }
 
     pub async fn stop_apiserver(&self, how: How) -> Result<()> {
-        self.apiserver.stop(how).await
+        self.apiserver()?.stop(how).await
     }
 
     pub async fn start_apiserver(&self) -> Result<()> {
-        self.apiserver.start().await
+        self.apiserver()?.start().await
     }
 
     pub fn controller_manager(&self) -> Result<&Component> {
-        self.controller_manager.as_ref().context("this bed has no kube-controller-manager")
+        self.processes()?
+            .controller_manager
+            .as_ref()
+            .context("this bed has no kube-controller-manager")
     }
 
     /// Restarts kube-controller-manager with its own taint eviction on or off.
@@ -275,7 +325,7 @@ impl Bed {
         kubeconfig: &Path,
         more: &[String],
     ) -> Result<Component> {
-        let launch = self.binaries.controller_manager.as_ref();
+        let launch = self.processes()?.binaries.controller_manager.as_ref();
         let launch = launch.context("there is no kube-controller-manager")?;
         let name = format!("reference-{:08x}", rand::random::<u32>());
         let port = ports::free_port()?;
@@ -297,16 +347,26 @@ impl Bed {
     }
 
     pub fn scheduler(&self) -> Result<&Component> {
-        self.scheduler.as_ref().context("this bed has no kube-scheduler")
+        self.processes()?.scheduler.as_ref().context("this bed has no kube-scheduler")
     }
 
     pub fn options(&self) -> &BedOptions {
         &self.options
     }
 
-    /// Whether there is a kube-controller-manager.
+    /// Whether there is a node lifecycle controller, so that nodes must show that they live.
     pub fn has_controllers(&self) -> bool {
-        self.controller_manager.is_some()
+        self.is_embedded() || self.makes_accounts()
+    }
+
+    /// Whether namespaces are given their default account.
+    pub fn makes_accounts(&self) -> bool {
+        self.controller_manager().is_ok()
+    }
+
+    /// Whether the embedded cluster is in the place of a control plane.
+    pub fn is_embedded(&self) -> bool {
+        matches!(self.plane, Plane::Embedded(_))
     }
 
     /// How often kubelets must renew their leases here.
@@ -357,40 +417,46 @@ struct Place {
     users: Users,
     etcd_port: u16,
     apiserver_port: u16,
+    server: Server,
     service_account_key: PathBuf,
+}
+
+/// Where the API server is served, and the file with the authority of its certificate.
+#[derive(Debug)]
+struct Server {
+    url: String,
+    ca: Option<PathBuf>,
 }
 
 impl Place {
     fn new(folder: &Path) -> Result<Self> {
+        let apiserver_port = ports::free_port()?;
+        // The API server makes its own certificate, and this file holds the authority too.
+        let ca = folder.join("kube-apiserver-tls/apiserver.crt");
         Ok(Self {
             folder: folder.to_owned(),
             users: Users::new(folder),
             etcd_port: ports::free_port()?,
-            apiserver_port: ports::free_port()?,
+            apiserver_port,
+            server: Server { url: format!("https://127.0.0.1:{apiserver_port}"), ca: Some(ca) },
             service_account_key: users::write_service_account_key(folder)?,
         })
     }
 
-    fn apiserver_url(&self) -> String {
-        format!("https://127.0.0.1:{}", self.apiserver_port)
-    }
-
-    /// The API server makes its own certificate, and this file holds the authority too.
-    fn ca(&self) -> PathBuf {
-        self.folder.join("kube-apiserver-tls/apiserver.crt")
-    }
-
     fn kubeconfig(&self, user: User) -> Result<PathBuf> {
-        self.users.write_kubeconfig("direct", user, &self.apiserver_url(), Some(&self.ca()))
+        let Server { url, ca } = &self.server;
+        self.users.write_kubeconfig("direct", user, url, ca.as_deref())
     }
 
     /// How to reach the API server, as nobody yet.
     fn config(&self) -> Result<kube::Config> {
-        let ca = self.ca();
-        let text = std::fs::read(&ca).with_context(|| format!("read {}", ca.display()))?;
-        let mut config = kube::Config::new(self.apiserver_url().parse()?);
-        config.root_cert =
-            Some(pem::parse_many(text)?.into_iter().map(pem::Pem::into_contents).collect());
+        let Server { url, ca } = &self.server;
+        let mut config = kube::Config::new(url.parse()?);
+        if let Some(ca) = ca {
+            let text = std::fs::read(ca).with_context(|| format!("read {}", ca.display()))?;
+            config.root_cert =
+                Some(pem::parse_many(text)?.into_iter().map(pem::Pem::into_contents).collect());
+        }
         config.default_retry = false;
         Ok(config)
     }
@@ -476,7 +542,7 @@ impl Place {
             flags.push("--disable-admission-plugins=ServiceAccount".to_owned());
         }
         flags.extend(options.apiserver_flags.iter().cloned());
-        let health = format!("{}/readyz", self.apiserver_url());
+        let health = format!("{}/readyz", self.server.url);
         Ok(Component::new(self.program("kube-apiserver", launch, flags), health, leash))
     }
 
@@ -492,9 +558,9 @@ impl Place {
         let mut flags = self.follower_flags(name, User::ControllerManager, port)?;
         flags.extend([
             format!("--service-account-private-key-file={}", self.service_account_key.display()),
-            format!("--root-ca-file={}", self.ca().display()),
             controllers_flag(taint_eviction),
         ]);
+        flags.extend(self.server.ca.iter().map(|ca| format!("--root-ca-file={}", ca.display())));
         if let Some(grace) = options.node_grace {
             let fast = [
                 "--node-monitor-period=1s",

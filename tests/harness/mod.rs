@@ -9,7 +9,7 @@
 //! - [`binaries`]: where etcd and the Kubernetes components come from;
 //! - [`users`] and [`manifests`]: who may talk to the API server. ostrakon is its ServiceAccount,
 //!   with the rights that `deploy/` gives it and no others;
-//! - [`bed`]: all of it started in order; [`arena`]: the namespace and the nodes of one test;
+//! - [`bed`]: all of it started in order; [`embedded`]: what can stand in for it; [`arena`]: the namespace and the nodes of one test;
 //! - [`cluster`]: nodes, taints, pods in a line each; [`workloads`]: what makes pods anew, and
 //!   budgets;
 //! - [`ostrakon`]: the program under test as a child process;
@@ -31,6 +31,7 @@ pub mod bed;
 pub mod binaries;
 pub mod cluster;
 pub mod component;
+pub mod embedded;
 pub mod fault_proxy;
 pub mod http;
 pub mod manifests;

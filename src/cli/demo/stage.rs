@@ -111,6 +111,8 @@ impl Stage {
             monitor_period: MONITOR_PERIOD,
             monitor_grace: MONITOR_GRACE,
             taint_rate: TAINT_RATE,
+            // The cast has the daemons that the story tells of.
+            daemons: false,
             ..Settings::default()
         };
         let controllers = Controllers::start(cluster.store(), &settings);

@@ -141,9 +141,11 @@ fn no_story_of_drains_breaks_a_promise() {
 /// Plays stories, none of which may break a promise. Returns how many, and what they came to.
 #[allow(clippy::print_stderr, clippy::disallowed_methods, reason = "the progress of a long run")]
 fn tell(subject: Subject, seeds: u64) -> (usize, Sum) {
-    let seeds = match number("OSTRAKON_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => 0..number("OSTRAKON_SOAK").unwrap_or(seeds),
+    let seeds = if let Some(seed) = number("OSTRAKON_SEED") {
+        seed..seed + 1
+    } else {
+        let from = number("OSTRAKON_FROM").unwrap_or(0);
+        from..from + number("OSTRAKON_SOAK").unwrap_or(seeds)
     };
     let stories = seeds.end - seeds.start;
     let is_soak = number("OSTRAKON_SOAK").is_some();
@@ -153,7 +155,8 @@ fn tell(subject: Subject, seeds: u64) -> (usize, Sum) {
         let mut sum = Sum::default();
         for (count, seed) in seeds.clone().skip(worker).step_by(workers).enumerate() {
             if is_soak && worker == 0 && count % 100 == 0 {
-                eprintln!("{subject:?}: story {seed} of {stories} after {:.0?}", begin.elapsed());
+                let of = seeds.end;
+                eprintln!("{subject:?}: story {seed} of {of} after {:.0?}", begin.elapsed());
             }
             match play(subject, seed, Broken::Nothing) {
                 Ok(played) => {

@@ -8,6 +8,7 @@ pub enum Resource {
     Nodes,
     Pods,
     Events,
+    ConfigMaps,
     PersistentVolumes,
     PersistentVolumeClaims,
     ReplicationControllers,
@@ -90,6 +91,14 @@ static SPECS: [Spec; Resource::COUNT] = [
         ..CORE
     },
     Spec {
+        plural: "configmaps",
+        singular: "configmap",
+        kind: "ConfigMap",
+        short: &["cm"],
+        status: false,
+        ..CORE
+    },
+    Spec {
         plural: "persistentvolumes",
         singular: "persistentvolume",
         kind: "PersistentVolume",
@@ -158,7 +167,7 @@ static SPECS: [Spec; Resource::COUNT] = [
 ];
 
 impl Resource {
-    pub(super) const COUNT: usize = 14;
+    pub(super) const COUNT: usize = 15;
 
     /// All of them, in the order of the table.
     pub const ALL: [Self; Self::COUNT] = [
@@ -166,6 +175,7 @@ impl Resource {
         Self::Nodes,
         Self::Pods,
         Self::Events,
+        Self::ConfigMaps,
         Self::PersistentVolumes,
         Self::PersistentVolumeClaims,
         Self::ReplicationControllers,

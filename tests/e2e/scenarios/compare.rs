@@ -13,8 +13,9 @@ use crate::harness::{Bed, BedOptions, Fault, FaultProxy, Match, TaintEviction, U
 
 pub(super) fn trials() -> Vec<Scenario> {
     vec![
-        trial!(the_built_in_manager_loses_pods_when_most_writes_fail).alone().on_request(),
+        trial!(the_built_in_manager_loses_pods_when_most_writes_fail).real().alone().on_request(),
         trial!(the_built_in_manager_evicts_pods_that_were_bound_after_the_taint_went)
+            .real()
             .alone()
             .on_request(),
     ]

@@ -14,7 +14,7 @@ use crate::harness::{
 };
 
 pub(super) fn trials() -> Vec<Scenario> {
-    vec![trial!(upstreams_integration_cases_hold)]
+    vec![trial!(upstreams_integration_cases_hold).real()]
 }
 
 const NOT_READY: &str = "node.kubernetes.io/not-ready";

@@ -13,13 +13,13 @@ use crate::likeness::{ANSWERS, EXPIRED, Recording, WATCHES, outcome, script, wat
 
 pub(super) fn trials() -> Vec<Scenario> {
     vec![
-        trial!(the_recorded_answers_are_true),
-        trial!(the_recorded_watches_are_true),
-        trial!(the_recorded_end_of_a_watch_is_true).alone(),
-        trial!(the_recorded_outcome_of_taints_is_true),
-        trial!(the_recorded_outcome_of_a_drain_is_true),
-        trial!(the_recorded_outcome_of_budgets_is_true),
-        trial!(the_recorded_outcome_of_a_taint_beside_a_drain_is_true),
+        trial!(the_recorded_answers_are_true).real(),
+        trial!(the_recorded_watches_are_true).real(),
+        trial!(the_recorded_end_of_a_watch_is_true).real().alone(),
+        trial!(the_recorded_outcome_of_taints_is_true).real(),
+        trial!(the_recorded_outcome_of_a_drain_is_true).real(),
+        trial!(the_recorded_outcome_of_budgets_is_true).real(),
+        trial!(the_recorded_outcome_of_a_taint_beside_a_drain_is_true).real(),
     ]
 }
 

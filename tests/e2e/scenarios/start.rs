@@ -24,10 +24,10 @@ use crate::harness::{Arena, Bed, Fault, Match, User, Verb, http, no_execute, wai
 
 pub(super) fn trials() -> Vec<Scenario> {
     vec![
-        trial!(a_wrong_token_is_named_as_the_cause),
-        trial!(an_unknown_authority_is_named_as_the_cause),
-        trial!(plain_http_to_the_api_server_is_named_as_the_cause),
-        trial!(every_missing_permission_is_named),
+        trial!(a_wrong_token_is_named_as_the_cause).real(),
+        trial!(an_unknown_authority_is_named_as_the_cause).real(),
+        trial!(plain_http_to_the_api_server_is_named_as_the_cause).real(),
+        trial!(every_missing_permission_is_named).real(),
         trial!(a_port_in_use_is_named_with_the_flag_that_changes_it),
         trial!(it_says_what_it_waits_for_until_it_is_ready).alone(),
     ]

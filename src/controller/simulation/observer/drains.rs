@@ -1,15 +1,22 @@
 //! What the observer knows of cordons and drains. Its rules, too, are written from the promises:
 //! it reads records as JSON and judges conditions by itself.
 
+mod caps;
+mod evictions;
+mod facts;
+mod settled;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use jiff::SignedDuration;
 use serde_json::{Value, json};
 
-use super::{Broken, SHARED, number, seconds, text, time, words};
-use crate::drain::{AtDeadline, Cap, CapScope, ConditionRule, Limit, Policy, Undrainable};
-use crate::model::build::noon;
+use self::facts::{
+    annotation, condition, has_status_taint, is_removed, is_same_mark, is_trusted, selects, since,
+    stripped, unschedulable, zone,
+};
+use super::{Broken, SHARED, seconds, text, time, words};
+use crate::drain::{AtDeadline, Policy};
 use crate::sim::embedded::{Change, Resource};
 
 /// An annotation of a node that is ours, and one that we may take away.
@@ -185,82 +192,6 @@ impl Drains {
         Ok(())
     }
 
-    /// P5: a drain begins in a window of its policy, and so long after another one as it asks for.
-    /// A person's request waits for neither.
-    fn rightly_begun(
-        &mut self,
-        who: &str,
-        sent: f64,
-        before: &Value,
-        old: &Value,
-        new: &Value,
-    ) -> Result<(), Broken> {
-        let Some(policy) = self.policy_of(new).cloned() else { return Ok(()) };
-        let is_asked = annotation(before, RETRY).is_some() && text(old, "/phase") == "failed";
-        let slack = if self.calm { SHARED } else { SLOW };
-        let name = text(before, "/metadata/name");
-        if !is_asked && !is_open(&policy, sent - slack, sent + 1.0) {
-            return Err(format!(
-                "P5: {who} begins to drain {name} at {sent:.3}, outside of the windows: {new}"
-            ));
-        }
-        if text(old, "/phase") != "failed" {
-            let key = (who.to_owned(), policy.name.to_string());
-            let last = self.begun.insert(key, sent);
-            let spacing = policy.pace.spacing.as_secs_f64();
-            if self.calm && last.is_some_and(|last| sent + SHARED < last + spacing) {
-                return Err(format!(
-                    "P5: {who} begins to drain {name} at {sent:.3}, and another one at {last:?}"
-                ));
-            }
-        }
-        Ok(())
-    }
-
-    /// P5: a condition is bad, and no cap is exceeded by it.
-    fn rightly_cordoned(
-        &self,
-        who: &str,
-        sent: f64,
-        now: f64,
-        name: &str,
-        node: &Value,
-    ) -> Result<(), Broken> {
-        let trusted = self.known(sent);
-        if !self.policies.iter().any(|policy| bad(node, policy, now + 1.0, trusted)) {
-            return Err(format!("P5: {who} cordons {name} at {now:.3}, which is not bad: {node}"));
-        }
-        let record = self.record(node);
-        let Some(policy) = self.policy_of(&record) else { return Ok(()) };
-        if policy.status_taint.is_some() != has_status_taint(node) {
-            return Err(format!(
-                "P6: {who} cordons {name} at {now:.3}, and its taint is another: {node}"
-            ));
-        }
-        for cap in &policy.pace.caps {
-            // A label that has just changed may not be known yet.
-            let is_fresh = self.labelled.values().any(|at| now - at <= SHARED);
-            if cap.scope != CapScope::Cluster && is_fresh {
-                continue;
-            }
-            // Somebody else's cordon may be in the cluster and not yet on the way through a watch.
-            let counts = |other: &str| {
-                let is_known = |from: f64| self.calm && now - from > SHARED;
-                self.cordoned.get(other).is_some_and(|by| by == who)
-                    || is_known(self.unschedulable_since(other))
-            };
-            let out = self.out_of_use(cap, node).filter(|other| counts(other)).count();
-            let most = self.most(cap, node, if self.calm { now - SHARED } else { 0.0 });
-            if out > most {
-                return Err(format!(
-                    "P5: {who} cordons {name} at {now:.3}, so that {out} nodes are out of use, of \
-                     {most} that may be by {cap:?}"
-                ));
-            }
-        }
-        Ok(())
-    }
-
     /// P6: the cordon was ours, and what it was for is over.
     fn rightly_uncordoned(
         &self,
@@ -285,167 +216,6 @@ impl Drains {
             return Err(format!("P6: {who} uncordons {name} at {now:.3}, which is bad: {node}"));
         }
         Ok(())
-    }
-
-    /// A pod was evicted by a controller: its node was cordoned, bad and being drained, no filter
-    /// protects it, and it goes once.
-    pub(super) fn evicted_pod(
-        &mut self,
-        who: &str,
-        sent: f64,
-        now: f64,
-        pod: &Value,
-    ) -> Result<(), Broken> {
-        let (name, uid) = (text(pod, "/metadata/name"), text(pod, "/metadata/uid"));
-        self.rightly_gone(who, sent, now, pod, false)?;
-        if let Some(first) = self.evicted.insert(uid.to_owned(), sent)
-            && self.calm
-        {
-            return Err(format!(
-                "P1: {who} evicts {name} ({uid}) at {first:.3} and again at {sent:.3}: {pod}"
-            ));
-        }
-        Ok(())
-    }
-
-    /// A pod was deleted, since the deadline of a drain is over and the policy says so.
-    pub(super) fn deleted_pod(
-        &self,
-        who: &str,
-        sent: f64,
-        now: f64,
-        pod: &Value,
-    ) -> Result<(), Broken> {
-        self.rightly_gone(who, sent, now, pod, true)
-    }
-
-    fn rightly_gone(
-        &self,
-        who: &str,
-        sent: f64,
-        now: f64,
-        pod: &Value,
-        at_last: bool,
-    ) -> Result<(), Broken> {
-        let (name, uid) = (text(pod, "/metadata/name"), text(pod, "/metadata/uid"));
-        let is_known = self.protected.get(uid).is_some_and(|since| {
-            *since == f64::NEG_INFINITY || self.calm && sent - since > SEEN_PROTECTED
-        });
-        if let Some(why) = unowned(pod).or(is_known.then_some("an annotation protects it")) {
-            return Err(format!("P1: {who} evicts {name} at {sent:.3}, which is left: {why}"));
-        }
-        let node = text(pod, "/spec/nodeName");
-        let states = self.nodes.get(node).map_or(&[][..], Vec::as_slice);
-        let was_wanted = states.iter().enumerate().any(|(i, (from, state))| {
-            let until = states.get(i + 1).map(|(from, _)| *from);
-            let is_recent = *from <= now && until.is_none_or(|until| until >= sent - SHARED);
-            is_recent && state.as_deref().is_some_and(|state| self.drains(state, sent, at_last))
-        });
-        if !was_wanted {
-            let last = states.last().and_then(|(_, node)| node.as_deref());
-            return Err(format!(
-                "P1: {who} evicts {name} at {sent:.3}, whose node is not being drained: {last:?}"
-            ));
-        }
-        Ok(())
-    }
-
-    /// Whether a node in this state may be drained; `at_last`, whether by deletions. What is not
-    /// known, or not to be trusted, does not end a drain.
-    fn drains(&self, node: &Value, now: f64, at_last: bool) -> bool {
-        let record = self.record(node);
-        let goes_on = self.policies.iter().any(|policy| !policy.stop_when_clear);
-        let is_in_doubt = |policy: &Policy| {
-            policy.conditions.iter().any(|rule| {
-                status(node, &rule.kind) == Some("Unknown")
-                    || condition(node, &rule.kind).is_some_and(|c| !is_trusted(c, rule, now + 1.0))
-            })
-        };
-        text(&record, "/phase") == "draining"
-            && (!at_last || record["forced"] == true)
-            && unschedulable(node)
-            && !is_removed(node)
-            && (goes_on
-                || self.policies.iter().any(|policy| {
-                    selects(node, policy)
-                        && (bad(node, policy, now + 1.0, f64::NEG_INFINITY) || is_in_doubt(policy))
-                }))
-    }
-
-    /// The first node that is not what it has to be by now, if nothing happens any more: P2.
-    pub(in crate::controller::simulation) fn unsettled(&self, now: f64) -> Option<String> {
-        self.nodes.iter().find_map(|(name, states)| {
-            let (_, node) = states.last()?;
-            let node = node.as_deref()?;
-            let why = self.unsettled_node(node, now)?;
-            Some(format!("node {name} {why}: {}", annotation(node, RECORD).unwrap_or_default()))
-        })
-    }
-
-    fn unsettled_node(&self, node: &Value, now: f64) -> Option<&'static str> {
-        if is_removed(node) {
-            return None;
-        }
-        let name = text(node, "/metadata/name");
-        let record = self.record(node);
-        let phase = text(&record, "/phase");
-        let is_ours = text(&record, "/cordon") == "ours";
-        if has_status_taint(node) && !is_ours {
-            return Some("bears our taint and is not cordoned by us");
-        }
-        if is_ours && self.is_over(node, now, LATE, now) {
-            return Some("has recovered and is still cordoned");
-        }
-        let policy = self.policies.iter().find(|policy| bad(node, policy, now - LATE, now))?;
-        let is_dead = status(node, "Ready") == Some("Unknown");
-        let held = !policy.drain || is_dead || self.is_undrainable(name);
-        let is_late = |field: &str| time(&record, field).is_none_or(|at| at < now - LATE);
-        let may_begin = || {
-            let policy = self.policy_of(&record).unwrap_or(policy);
-            is_open(policy, now, now) && is_open(policy, now - LATE, now - LATE)
-        };
-        let has_room = || {
-            let has_room =
-                |cap: &Cap| self.out_of_use(cap, node).count() < self.most(cap, node, now);
-            policy.pace.caps.iter().all(has_room)
-        };
-        if is_ours && !unschedulable(node) {
-            // cluster-autoscaler has uncordoned it, and to cordon it again may be too much.
-            return has_room().then_some("is bad and is not cordoned again");
-        }
-        match phase {
-            "" if unschedulable(node) => Some("is bad, and nobody took note of its cordon"),
-            "" => {
-                let is_left = policy.drain
-                    && !is_dead
-                    && policy.undrainable == Undrainable::Report
-                    && self.is_undrainable(name);
-                (has_room() && !is_left).then_some("is bad and is not cordoned")
-            }
-            "cordoned" if !held => Some("could be drained, and no drain is planned"),
-            "scheduled" if is_late("/scheduled") && !held && may_begin() => {
-                Some("was to be drained")
-            }
-            "draining" if is_late("/deadline") && !is_dead => Some("is past its deadline"),
-            "failed" if !unschedulable(node) && !has_room() => None,
-            "failed"
-                if record.get("next").is_some() && is_late("/next") && !held && may_begin() =>
-            {
-                Some("was to be tried again")
-            }
-            _ => None,
-        }
-    }
-
-    /// Whether a pod is on the node that must not be lost with it, or that the budget never lets go.
-    fn is_undrainable(&self, name: &str) -> bool {
-        let expected = self.budget.as_deref().map_or(0.0, |b| number(b, "/status/expectedPods"));
-        let desired = self.budget.as_deref().map_or(0.0, |b| number(b, "/status/desiredHealthy"));
-        self.pods.values().filter(|pod| text(pod, "/spec/nodeName") == name).any(|pod| {
-            let is_held = text(pod, "/metadata/labels/app") == GUARDED && expected <= desired;
-            owner(pod) != Some("DaemonSet")
-                && (owner(pod).is_none() || annotation(pod, PROTECTED).is_some() || is_held)
-        })
     }
 
     /// Whether all that a node was cordoned for has been over for so long as the policies ask, and
@@ -482,34 +252,6 @@ impl Drains {
     /// As of when a heartbeat that was stored is known to who sends a write, if that can be told.
     fn known(&self, sent: f64) -> f64 {
         if self.calm { sent - SHARED } else { f64::NEG_INFINITY }
-    }
-
-    /// The nodes that are out of use of those among which the cap counts for this one.
-    fn out_of_use<'a>(&'a self, cap: &Cap, node: &'a Value) -> impl Iterator<Item = &'a str> {
-        let by_label = cap.scope != CapScope::Cluster;
-        self.nodes.iter().filter_map(move |(name, states)| {
-            let (_, other) = states.last()?;
-            let other = other.as_deref().filter(|other| unschedulable(other))?;
-            (!by_label || zone(other) == zone(node)).then_some(&**name)
-        })
-    }
-
-    /// How many nodes may be out of use, by all those that were there at some time since `from`.
-    fn most(&self, cap: &Cap, node: &Value, from: f64) -> usize {
-        let by_label = cap.scope != CapScope::Cluster;
-        let there = |states: &&Vec<Stored>| {
-            states.iter().enumerate().any(|(i, (_, other))| {
-                other.as_deref().is_some_and(|other| !by_label || zone(other) == zone(node))
-                    && states.get(i + 1).is_none_or(|(until, _)| *until >= from)
-            })
-        };
-        match cap.limit {
-            Limit::Count(most) => most as usize,
-            Limit::Percent(part) => {
-                let total = self.nodes.values().filter(there).count();
-                (total * usize::from(part) / 100).max(1)
-            }
-        }
     }
 
     /// The policy whose settings are those of the drain.
@@ -555,65 +297,12 @@ impl Drains {
         uncordons.into_iter().next().unwrap_or(false)
     }
 
-    fn unschedulable_since(&self, name: &str) -> f64 {
-        let states = self.nodes.get(name).map_or(&[][..], Vec::as_slice);
-        let is_out = |(_, node): &&Stored| node.as_deref().is_some_and(unschedulable);
-        states.iter().rev().take_while(is_out).last().map_or(f64::INFINITY, |(from, _)| *from)
-    }
-
     /// For how long cluster-autoscaler's taint has been on the node.
     fn removed_for(&self, name: &str, now: f64) -> f64 {
         let states = self.nodes.get(name).map_or(&[][..], Vec::as_slice);
         let is_on = |(_, node): &&Stored| node.as_deref().is_some_and(is_removed);
         states.iter().rev().take_while(is_on).last().map_or(0.0, |(from, _)| now - from)
     }
-}
-
-/// Why a drain leaves the pod by the stories' policies, for whom it belongs to.
-fn unowned(pod: &Value) -> Option<&'static str> {
-    match owner(pod) {
-        Some("DaemonSet") => Some("it is a DaemonSet's"),
-        None => Some("nobody would create it anew"),
-        Some(_) => None,
-    }
-}
-
-fn owner(pod: &Value) -> Option<&str> {
-    pod.pointer("/metadata/ownerReferences/0/kind").and_then(Value::as_str)
-}
-
-/// Whether a condition of the policy is bad by `now`, by a heartbeat that counts at `trusted`.
-fn bad(node: &Value, policy: &Policy, now: f64, trusted: f64) -> bool {
-    selects(node, policy)
-        && policy.conditions.iter().any(|rule| {
-            let Some(reported) = condition(node, &rule.kind) else { return false };
-            text(reported, "/status") == "True"
-                && is_trusted(reported, rule, trusted)
-                && since(node, &rule.kind).is_some_and(|at| at + rule.min_age.as_secs_f64() <= now)
-        })
-}
-
-/// Whether the condition was heard of within what the rule asks for before this moment.
-fn is_trusted(condition: &Value, rule: &ConditionRule, moment: f64) -> bool {
-    rule.stale_after.is_none_or(|after| {
-        time(condition, "/lastHeartbeatTime").is_some_and(|at| at + after.as_secs_f64() > moment)
-    })
-}
-
-fn selects(node: &Value, policy: &Policy) -> bool {
-    policy.nodes.labels.iter().all(|(key, value)| **key == *ZONE && zone(node) == Some(value))
-}
-
-fn zone(node: &Value) -> Option<&str> {
-    node.get("metadata")?.get("labels")?.get(ZONE)?.as_str()
-}
-
-/// Whether a drain may begin by the policy at one of these moments, both since noon.
-fn is_open(policy: &Policy, from: f64, to: f64) -> bool {
-    let moment = |seconds| noon() + SignedDuration::from_secs_f64(seconds);
-    // The windows are parsed and tested elsewhere, and here no more than asked.
-    policy.windows.is_empty()
-        || [from, to].into_iter().any(|at| policy.windows.iter().any(|w| w.is_open(moment(at))))
 }
 
 /// What a controller has written in other words than draino's.
@@ -631,74 +320,4 @@ fn other_words(before: &Value, after: &Value, record: &Value) -> Option<&'static
         None if is_ours => Some("no conditions"),
         _ => None,
     }
-}
-
-fn has_status_taint(node: &Value) -> bool {
-    let taints = node.pointer("/spec/taints").and_then(Value::as_array);
-    taints.into_iter().flatten().any(is_status_taint)
-}
-
-fn is_status_taint(taint: &Value) -> bool {
-    taint["key"] == STATUS_TAINT && taint["effect"] == "NoSchedule"
-}
-
-fn condition<'a>(node: &'a Value, kind: &str) -> Option<&'a Value> {
-    let all = node.pointer("/status/conditions").and_then(Value::as_array);
-    all.into_iter().flatten().find(|condition| condition["type"] == kind)
-}
-
-fn status<'a>(node: &'a Value, kind: &str) -> Option<&'a str> {
-    condition(node, kind).map(|condition| text(condition, "/status"))
-}
-
-fn since(node: &Value, kind: &str) -> Option<f64> {
-    time(condition(node, kind)?, "/lastTransitionTime")
-}
-
-fn annotation<'a>(object: &'a Value, key: &str) -> Option<&'a str> {
-    object.get("metadata")?.get("annotations")?.get(key)?.as_str()
-}
-
-fn unschedulable(node: &Value) -> bool {
-    node.pointer("/spec/unschedulable").and_then(Value::as_bool) == Some(true)
-}
-
-fn is_removed(node: &Value) -> bool {
-    let taints = node.pointer("/spec/taints").and_then(Value::as_array);
-    taints.into_iter().flatten().any(|taint| taint["key"] == REMOVING)
-}
-
-/// Whether the condition `DrainScheduled` is the same.
-fn is_same_mark(before: &Value, after: &Value) -> bool {
-    condition(before, "DrainScheduled") == condition(after, "DrainScheduled")
-}
-
-/// The node without what is ours.
-fn stripped(node: &Value) -> Value {
-    let mut node = node.clone();
-    if let Some(metadata) = node.get_mut("metadata").and_then(Value::as_object_mut) {
-        for field in ["resourceVersion", "managedFields", "generation"] {
-            metadata.remove(field);
-        }
-    }
-    if let Some(annotations) =
-        node.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut)
-    {
-        for key in [RECORD, CONDITIONS, RETRY, super::RECORD] {
-            annotations.remove(key);
-        }
-    }
-    if let Some(spec) = node.get_mut("spec").and_then(Value::as_object_mut) {
-        spec.remove("unschedulable");
-        if let Some(Value::Array(taints)) = spec.get_mut("taints") {
-            taints.retain(|taint| !is_status_taint(taint));
-        }
-        if spec.get("taints").and_then(Value::as_array).is_some_and(Vec::is_empty) {
-            spec.remove("taints");
-        }
-    }
-    if let Some(Value::Array(conditions)) = node.pointer_mut("/status/conditions") {
-        conditions.retain(|condition| condition["type"] != "DrainScheduled");
-    }
-    node
 }

@@ -1,9 +1,10 @@
 //! What runs beside the API server in a control plane, as far as it matters here: node lifecycle,
-//! replicas, scheduling, disruption budgets, and cleaning up.
+//! replicas, daemons, scheduling, disruption budgets, and cleaning up.
 //!
 //! They work on the store directly, so that no fault rule meets them: what is under test is who
 //! talks to the API, not these.
 
+mod daemons;
 mod feed;
 mod housekeeping;
 mod lifecycle;
@@ -20,6 +21,7 @@ use futures::future::select_all;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
+use self::daemons::Daemons;
 use self::housekeeping::Housekeeping;
 use self::lifecycle::Lifecycle;
 use self::replicas::Replicas;
@@ -34,6 +36,8 @@ const GATHER: Duration = Duration::from_millis(50);
 const LOOK_AGAIN: Duration = Duration::from_secs(30);
 
 /// Which controllers run, and how fast. The default is what Kubernetes does by default.
+// Not states of one thing: each is a controller.
+#[allow(clippy::struct_excessive_bools)]
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// How often the signs of life of nodes are looked at.
@@ -48,6 +52,8 @@ pub struct Settings {
     pub lifecycle: bool,
     /// Whether sets are filled up to their replicas.
     pub replicas: bool,
+    /// Whether nodes are given the pods of each `DaemonSet`.
+    pub daemons: bool,
     /// Whether pods without a node get one.
     pub scheduler: bool,
 }
@@ -61,6 +67,7 @@ impl Default for Settings {
             taint_rate: 0.1,
             lifecycle: true,
             replicas: true,
+            daemons: true,
             scheduler: true,
         }
     }
@@ -86,6 +93,15 @@ impl Controllers {
             let watched = &[Resource::Pods, Resource::ReplicaSets, Resource::StatefulSets];
             let step = move || {
                 replicas.step();
+                LOOK_AGAIN
+            };
+            tasks.spawn(keep(store.clone(), watched, step));
+        }
+        if settings.daemons {
+            let mut daemons = Daemons::new(store.clone());
+            let watched = &[Resource::DaemonSets, Resource::Nodes, Resource::Pods];
+            let step = move || {
+                daemons.step();
                 LOOK_AGAIN
             };
             tasks.spawn(keep(store.clone(), watched, step));

@@ -230,7 +230,7 @@ fn set_name(pod: &mut Value, field: &str, name: &str) {
 }
 
 /// A pod as the set wants it, without a name.
-fn from_template(set_: &Value, kind: &str) -> Value {
+pub(super) fn from_template(set_: &Value, kind: &str) -> Value {
     let template = at(set_, &["spec", "template"]);
     json!({
         "metadata": {

@@ -113,6 +113,7 @@ impl Scheduler {
             && node.is_empty()
             && !is_terminating(&pod)
             && !is_finished(&pod)
+            && is_ours(&pod)
             && list(&pod, &["spec", "schedulingGates"]).is_empty();
         if waits {
             self.pending.insert(key, pod);
@@ -168,6 +169,11 @@ impl Scheduler {
         let _ =
             self.store.modify(Resource::Pods, namespace, name, Part::Status, false, unschedulable);
     }
+}
+
+/// Whether no other scheduler is to place the pod.
+fn is_ours(pod: &Value) -> bool {
+    matches!(text(pod, &["spec", "schedulerName"]), "" | "default-scheduler")
 }
 
 /// Whether the pod may run on the node, which has `load` pods.

@@ -273,6 +273,73 @@ async fn a_smaller_set_loses_pods_and_a_deleted_one_all() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn each_node_that_a_daemon_is_for_has_one() {
+    let store = store();
+    for name in ["n1", "n2", "n3", "n4"] {
+        add_node(&store, name);
+    }
+    let change = |node: &str, change: Value| {
+        let patch = Patch::Merge(change);
+        store.patch(Resource::Nodes, "", node, Part::Whole, &patch, false).unwrap();
+    };
+    let taint = |effect: &str| json!({"spec": {"taints": [{"key": "k", "effect": effect}]}});
+    for node in ["n1", "n2", "n3"] {
+        change(node, json!({"metadata": {"labels": {"disk": "ssd"}}}));
+    }
+    // A cordoned node has its daemons all the same.
+    change("n2", json!({"spec": {"unschedulable": true}}));
+    change("n3", taint("NoSchedule"));
+    let set = json!({
+        "metadata": {"name": "agent"},
+        "spec": {"template": {
+            "metadata": {"labels": {"app": "agent"}},
+            "spec": {
+                "containers": [{"name": "c", "image": "i"}],
+                "nodeSelector": {"disk": "ssd"},
+            },
+        }},
+    });
+    let _running = start(&store);
+    store.create(Resource::DaemonSets, "default", set, false).unwrap();
+    sleep(Duration::from_secs(1)).await;
+    let nodes = || {
+        let mut nodes: Vec<_> = pods(&store)
+            .iter()
+            .filter(|pod| meta(pod, "deletionTimestamp").is_empty())
+            .map(|pod| text(pod, &["spec", "nodeName"]).to_owned())
+            .collect();
+        nodes.sort();
+        nodes
+    };
+    assert_eq!(nodes(), ["n1", "n2"]);
+    run_pods(&store, "n1");
+
+    // One that goes is made anew; what only keeps pods from being scheduled drives none away.
+    let old = pods(&store).iter().map(|pod| meta(pod, "name").to_owned()).collect::<Vec<_>>();
+    let at_once = DeleteOptions { grace_period_seconds: Some(0), ..DeleteOptions::default() };
+    for name in &old {
+        store.delete(Resource::Pods, "default", name, &at_once).unwrap();
+    }
+    change("n3", json!({"spec": {"taints": null}}));
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(nodes(), ["n1", "n2", "n3"]);
+    assert!(pods(&store).iter().all(|pod| !old.contains(&meta(pod, "name").to_owned())));
+    change("n3", taint("NoSchedule"));
+    run_pods(&store, "n1");
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(nodes(), ["n1", "n2", "n3"]);
+    let status = store.get(Resource::DaemonSets, "default", "agent").unwrap();
+    let status = at(&status, &["status"]);
+    assert_eq!([&status["desiredNumberScheduled"], &status["numberReady"]], [2, 1]);
+
+    // Where it is evicted, and where it is not selected any more, it does not come back.
+    change("n3", taint("NoExecute"));
+    change("n1", json!({"metadata": {"labels": {"disk": null}}}));
+    sleep(Duration::from_secs(60)).await;
+    assert_eq!(nodes(), ["n2"]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn pods_are_spread_over_the_nodes_that_take_them_and_wait_where_there_are_none() {
     let store = store();
     for name in ["n1", "n2", "n3", "n4"] {
@@ -282,18 +349,21 @@ async fn pods_are_spread_over_the_nodes_that_take_them_and_wait_where_there_are_
     let closed = Patch::Merge(json!({"spec": {"taints": [{"key": "k", "effect": "NoSchedule"}]}}));
     store.patch(Resource::Nodes, "", "n4", Part::Whole, &closed, false).unwrap();
     let _running = start(&store);
+    let other = json!({"metadata": {"name": "other"}, "spec": {"schedulerName": "nobody"}});
+    store.create(Resource::Pods, "default", other, false).unwrap();
     add_set(&store, Resource::ReplicaSets, 25);
     sleep(Duration::from_secs(5)).await;
     let on =
         |node: &str| pods(&store).iter().filter(|p| text(p, &["spec", "nodeName"]) == node).count();
-    assert_eq!([on("n1"), on("n2"), on("n3"), on("n4"), on("")], [10, 10, 0, 0, 5]);
-    let waiting = pods(&store).into_iter().find(|p| text(p, &["spec", "nodeName"]).is_empty());
+    assert_eq!([on("n1"), on("n2"), on("n3"), on("n4"), on("")], [10, 10, 0, 0, 6]);
+    let waits = |pod: &Value| text(pod, &["spec", "nodeName"]).is_empty();
+    let waiting = pods(&store).into_iter().find(|pod| waits(pod) && meta(pod, "name") != "other");
     let scheduled = condition(&waiting.unwrap(), "PodScheduled").unwrap().clone();
     assert_eq!(scheduled["reason"], "Unschedulable");
     let open = Patch::Merge(json!({"spec": {"taints": null}}));
     store.patch(Resource::Nodes, "", "n4", Part::Whole, &open, false).unwrap();
     sleep(Duration::from_secs(5)).await;
-    assert_eq!([on("n4"), on("")], [5, 0]);
+    assert_eq!([on("n4"), on("")], [5, 1], "the pod of another scheduler is left to that one");
 }
 
 #[tokio::test(start_paused = true)]
