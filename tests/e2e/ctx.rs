@@ -37,8 +37,9 @@ const CLEANING: Duration = Duration::from_secs(120);
 /// How often a scenario is played if the machine is too slow for it.
 const TRIES: u32 = 5;
 
-/// The machine was too slow for what a scenario is about, so nothing was shown. No fault of
-/// ostrakon's may come to this: it is told by the test's own clock and what the test itself did.
+/// The machine was too slow for what a scenario is about, so nothing was shown. It is told by the
+/// test's own clock and what the test itself did, or in such a way that a fault of ostrakon's would
+/// come to it each time: the last try fails.
 #[derive(Debug, thiserror::Error)]
 #[error("the machine was too slow {0}")]
 pub(crate) struct TooSlow(String);
