@@ -80,6 +80,16 @@ async fn an_address_that_is_none_is_wrong_usage() {
 }
 
 #[tokio::test]
+async fn a_wait_that_is_no_duration_is_wrong_usage() {
+    let run = run(&["run", "--api-server-wait=5"]).await;
+    assert_complains(
+        &run,
+        2,
+        &["'5' for '--api-server-wait <DURATION>'", "write a duration as 10m"],
+    );
+}
+
+#[tokio::test]
 async fn a_log_level_that_is_none_is_wrong_usage() {
     for level in ["loud", "ostrakon=loud", "info,=debug"] {
         let run = run(&["run", &format!("--log-level={level}")]).await;
@@ -156,14 +166,30 @@ async fn an_unknown_context_is_named_beside_those_that_there_are() {
 }
 
 #[tokio::test]
+async fn an_address_that_no_server_has_is_named_at_once() {
+    let folder = folder();
+    for server in ["ftp://127.0.0.1:1", "127.0.0.1:1", "https://not a name"] {
+        let config = kubeconfig(folder.path(), server);
+        let run = run_in(folder.path(), &["run", &format!("--kubeconfig={config}")], &[]).await;
+        assert_complains(&run, 1, &["cannot use", "kubeconfig"]);
+    }
+}
+
+/// Runs it against this server, which cannot be reached.
+async fn run_without_waiting(folder: &Path, server: &str) -> Run {
+    let config = format!("--kubeconfig={}", kubeconfig(folder, server));
+    let args = ["run", &config, "--listen=127.0.0.1:0", "--api-server-wait=0s"];
+    run_in(folder, &args, &[]).await
+}
+
+#[tokio::test]
 async fn a_server_that_nobody_listens_on_is_named() {
     // Bound, so that it is nobody else's, and not listened on.
     let socket = tokio::net::TcpSocket::new_v4().unwrap();
     socket.bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
     let free = socket.local_addr().unwrap();
     let folder = folder();
-    let config = kubeconfig(folder.path(), &format!("https://{free}"));
-    let run = run_in(folder.path(), &["run", &format!("--kubeconfig={config}")], &[]).await;
+    let run = run_without_waiting(folder.path(), &format!("https://{free}")).await;
     let server = free.to_string();
     assert_complains(&run, 1, &["cannot reach the API server", &server, "refused", "check"]);
 }
@@ -171,8 +197,7 @@ async fn a_server_that_nobody_listens_on_is_named() {
 #[tokio::test]
 async fn a_server_whose_name_is_unknown_is_named() {
     let folder = folder();
-    let config = kubeconfig(folder.path(), "https://no-such-host.invalid:6443");
-    let run = run_in(folder.path(), &["run", &format!("--kubeconfig={config}")], &[]).await;
+    let run = run_without_waiting(folder.path(), "https://no-such-host.invalid:6443").await;
     assert_complains(&run, 1, &["cannot reach the API server", "no-such-host.invalid", "check"]);
 }
 
@@ -182,8 +207,7 @@ async fn a_server_that_is_silent_is_given_up_in_time() {
     let silent = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let folder = folder();
     let server = silent.local_addr().unwrap().to_string();
-    let config = kubeconfig(folder.path(), &format!("http://{server}"));
-    let run = run_in(folder.path(), &["run", &format!("--kubeconfig={config}")], &[]).await;
+    let run = run_without_waiting(folder.path(), &format!("http://{server}")).await;
     assert_complains(&run, 1, &["cannot reach the API server", &server, "no answer within 15s"]);
 }
 
@@ -201,7 +225,8 @@ async fn a_server_that_is_no_api_server_is_named() {
     });
     let folder = folder();
     let config = kubeconfig(folder.path(), &format!("http://{server}"));
-    let run = run_in(folder.path(), &["run", &format!("--kubeconfig={config}")], &[]).await;
+    let args = ["run", &format!("--kubeconfig={config}"), "--listen=127.0.0.1:0"];
+    let run = run_in(folder.path(), &args, &[]).await;
     assert_complains(&run, 1, &["cannot ask the API server at", &server, "check that it is one"]);
 }
 
@@ -281,6 +306,8 @@ async fn help_names_every_flag_with_its_default() {
         "[default: KUBECONFIG, then ~/.kube/config, then the pod's service account]",
         "--context <NAME>",
         "[default: its current context]",
+        "--api-server-wait <DURATION>",
+        "[default: 5m]",
         "--listen <ADDR:PORT>",
         "[default: 127.0.0.1:8080]",
         "--compat <COMPAT>",

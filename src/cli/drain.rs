@@ -6,11 +6,9 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Args;
 
+use super::duration;
 use crate::config::{protection, read_policies};
-use crate::drain::{
-    ConditionRule, DURATION_REMEDY, LabelExpr, NodeSelector, Policy, Protection, Undrainable,
-    parse_duration,
-};
+use crate::drain::{ConditionRule, LabelExpr, NodeSelector, Policy, Protection, Undrainable};
 
 /// Name of the policy that flags make.
 const NAME: &str = "default";
@@ -130,10 +128,6 @@ pub(super) fn policies_of(path: &Path) -> anyhow::Result<Vec<Policy>> {
     let text = std::fs::read_to_string(path)
         .with_context(|| format!("cannot read --config {}", path.display()))?;
     read_policies(&text).with_context(|| format!("cannot use --config {}", path.display()))
-}
-
-fn duration(text: &str) -> Result<Duration, &'static str> {
-    parse_duration(text).ok_or(DURATION_REMEDY)
 }
 
 #[cfg(test)]

@@ -6,12 +6,14 @@ mod drain;
 mod run;
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
 use serde_json::json;
 
 use crate::clock::system_time;
+use crate::drain::{DURATION_REMEDY, parse_duration};
 use crate::observe::LogFormat;
 
 /// Exit code of a command that failed.
@@ -69,6 +71,11 @@ pub fn main() -> ExitCode {
             ExitCode::from(if error.is::<Usage>() { WRONG_USAGE } else { FAILED })
         }
     }
+}
+
+/// A duration, as a value of a flag.
+fn duration(text: &str) -> Result<Duration, &'static str> {
+    parse_duration(text).ok_or(DURATION_REMEDY)
 }
 
 /// Says what was asked for instead of a command (help, the version), or what is wrong with the

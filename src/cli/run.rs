@@ -10,6 +10,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tracing::{info, warn};
 
 use super::drain::DrainArguments;
+use super::duration;
 use crate::cluster::connect;
 use crate::config::{Compat, Config, lint};
 use crate::controller;
@@ -32,6 +33,11 @@ pub(super) struct Arguments {
     /// Context of the kubeconfig [default: its current context]
     #[arg(long, value_name = "NAME")]
     context: Option<String>,
+
+    /// For how long a start waits for an API server that cannot be reached, or is overloaded or starts
+    /// itself; 0s does not wait
+    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "5m")]
+    api_server_wait: Duration,
 
     /// Address to serve /livez, /readyz and /metrics on; port 0 takes a free one
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:8080")]
@@ -97,6 +103,7 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<()> {
     let config = Config {
         kubeconfig: arguments.kubeconfig,
         context: arguments.context,
+        api_server_wait: arguments.api_server_wait,
         listen: arguments.listen,
         compat: arguments.compat,
         election: arguments.leader_elect.then_some(arguments.leader_elect_namespace),

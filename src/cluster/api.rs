@@ -21,7 +21,10 @@ use super::connect::chain;
 use super::{Metrics, PodDecoder, WriteGate, decode_node, wire};
 
 mod drain;
+mod transport;
 mod upkeep;
+
+use transport::transport;
 
 pub use drain::BudgetRefusal;
 pub use upkeep::{StoredNode, UpkeepPatch};
@@ -93,6 +96,10 @@ pub enum RequestError {
     /// The connection failed. The request may have been carried out all the same.
     #[error("{0}")]
     Transport(String),
+    /// What is there is not the API server, or cannot show that it is: its certificate is not trusted
+    /// or for another name, or it speaks no TLS or no HTTP. That does not pass by itself.
+    #[error("{0}")]
+    WrongPeer(String),
     /// The answer was not what was asked for.
     #[error("{0}")]
     Body(String),
@@ -420,9 +427,12 @@ impl Api {
             Ok(status) => status.as_u16().to_string(),
             Err(RequestError::Status(answer)) => answer.code.to_string(),
             Err(RequestError::Timeout(_)) => "timeout".to_owned(),
-            Err(RequestError::Transport(_) | RequestError::Body(_) | RequestError::NotLeading) => {
-                "error".to_owned()
-            }
+            Err(
+                RequestError::Transport(_)
+                | RequestError::WrongPeer(_)
+                | RequestError::Body(_)
+                | RequestError::NotLeading,
+            ) => "error".to_owned(),
         };
         self.metrics.request(label.verb, label.resource, &code, start.elapsed());
     }
@@ -496,14 +506,6 @@ async fn refusal(response: Response<Body>) -> RequestError {
         message: status.message.replace('\n', " "),
         retry_after: retry_after.or(told.map(Duration::from_secs)),
         causes: details.causes.unwrap_or_default(),
-    })
-}
-
-fn transport(error: kube::Error) -> RequestError {
-    RequestError::Transport(match error {
-        // The wrapper only adds "ServiceError".
-        kube::Error::Service(inner) => chain(&*inner),
-        other => chain(&other),
     })
 }
 

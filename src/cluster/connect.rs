@@ -51,6 +51,12 @@ pub enum ConnectError {
         "no cluster found: {0}; name a file with --kubeconfig or KUBECONFIG, or run inside a pod"
     )]
     Nowhere(String),
+    /// The address is none that can be asked.
+    #[error(
+        "cannot use the API server's address {0}: it begins with neither https:// nor http://; \
+         correct it in the kubeconfig"
+    )]
+    Address(String),
     /// The configuration is there, but no client comes of it.
     #[error("cannot make a client for {url}: {cause}; check the credentials of that context")]
     Client {
@@ -102,13 +108,17 @@ pub async fn connect(
 /// here has its own retry. Must be called inside a tokio runtime.
 ///
 /// # Errors
-/// [`ConnectError::Client`].
+/// [`ConnectError::Address`], [`ConnectError::Client`].
 pub fn open(mut config: Config) -> Result<Cluster, ConnectError> {
     config.default_retry = false;
     config.connect_timeout = Some(CONNECT_TIMEOUT);
     config.headers.push((USER_AGENT, HeaderValue::from_static(AGENT)));
     let url = config.cluster_url.to_string();
     let server = url.trim_end_matches('/').to_owned();
+    // The client would find that out with each request, as if nobody answered.
+    if !matches!(config.cluster_url.scheme_str(), Some("https" | "http")) {
+        return Err(ConnectError::Address(server));
+    }
     let client = Client::try_from(config)
         .map_err(|e| ConnectError::Client { url: server.clone(), cause: chain(&e) })?;
     Ok(Cluster { client, server })

@@ -8,6 +8,7 @@ mod validate;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::ValueEnum;
 
@@ -45,6 +46,8 @@ pub struct Config {
     pub kubeconfig: Option<PathBuf>,
     /// Context in the kubeconfig; `None` for its current one.
     pub context: Option<String>,
+    /// How long a start waits for an API server that cannot be reached or cannot answer.
+    pub api_server_wait: Duration,
     /// Address of the HTTP endpoints.
     pub listen: SocketAddr,
     /// By which rules pods are judged.

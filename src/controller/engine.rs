@@ -88,7 +88,7 @@ pub(super) struct Prepared {
 }
 
 impl Prepared {
-    /// Checks the rights, and registers the metrics.
+    /// Registers the metrics, waits for the API server, and checks the rights.
     pub(super) async fn new(
         cluster: Cluster,
         config: &Config,
@@ -106,8 +106,6 @@ impl Prepared {
             _ => api,
         };
         let drains = !config.policies.is_empty();
-        preflight::check(&api, &cluster.server, election.as_deref(), drains).await?;
-
         let clock = surroundings.clock.clone();
         let event_metrics = EventMetrics::register(registry)?;
         let (recorder, lane) = Recorder::new(&config.instance, event_metrics, clock.clone());
@@ -127,6 +125,9 @@ impl Prepared {
         let evict_metrics = evict::Metrics::register(registry, Arc::clone(&shared.backlog))?;
         let order_metrics = OrderMetrics::register(registry, Arc::clone(&shared.orders))?;
         let leader_metrics = leader::Metrics::register(registry, !elects)?;
+
+        let (server, wait) = (&cluster.server, config.api_server_wait);
+        preflight::check(&api, server, election.as_deref(), drains, wait).await?;
         let aligned = time_watch::align(&shared, &api).await;
         Ok(Self {
             shared,

@@ -1,24 +1,15 @@
-//! Looks before the start whether the cluster answers and all rights are there.
+//! Looks before the start whether the cluster answers and all rights are there, and waits for a
+//! cluster that cannot answer yet.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use futures::{StreamExt, stream};
-use tokio::time::{Instant, sleep};
-use tracing::warn;
+use asking::Asking;
 
-use crate::backoff::Backoff;
 use crate::cluster::{Api, Permission, RequestError};
-use crate::leader;
+use crate::drain::format_duration;
 
-/// Questions asked at the same time. One after the other they take as long as all else before the
-/// lists; each of those at the same time opens a connection.
-const AT_ONCE: usize = 4;
-
-/// A server that answers but cannot now, as while it starts, is asked again for so long.
-const PATIENCE: Duration = Duration::from_secs(30);
-const BACKOFF: Backoff =
-    Backoff { first: Duration::from_millis(250), most: Duration::from_secs(4) };
+mod asking;
+mod patience;
 
 /// Every right that a run needs. `deploy/` grants these and no others; a test compares the two.
 const NEEDED: [Permission; 10] = [
@@ -80,28 +71,32 @@ const fn on_leases(verb: &'static str) -> Permission {
 pub enum PreflightError {
     /// It does not answer.
     #[error(
-        "cannot reach the API server at {server}: {cause}; check the address, the network, and \
-         the certificate authority of the kubeconfig"
+        "cannot reach the API server at {server}{}: {cause}; check the address, the network, and \
+         the certificate authority of the kubeconfig", after(*.waited)
     )]
     Unreachable {
         /// Its URL.
         server: String,
         /// What happened instead of an answer.
         cause: RequestError,
+        /// For how long it was waited for.
+        waited: Duration,
     },
     /// It does not take the credentials.
     #[error("the API server does not accept the credentials ({0}); check the kubeconfig's user")]
     Unauthorized(RequestError),
     /// It answers, but not as an API server does that lets its users ask.
     #[error(
-        "cannot ask the API server at {server} for permissions: {cause}; check that it is one, and \
-         that this user may create selfsubjectaccessreviews"
+        "cannot ask the API server at {server} for permissions{}: {cause}; check that it is one, \
+         and that this user may create selfsubjectaccessreviews", after(*.waited)
     )]
     Refused {
         /// Its URL.
         server: String,
         /// What it answered.
         cause: RequestError,
+        /// For how long it was waited for.
+        waited: Duration,
     },
     /// Rights are missing.
     #[error("missing permission: {0}; apply the ClusterRole in deploy/kustomize/base")]
@@ -126,16 +121,25 @@ pub enum PreflightError {
     },
 }
 
+/// How long was waited, in words, if it was.
+fn after(waited: Duration) -> String {
+    match waited.as_secs() {
+        0 => String::new(),
+        secs => format!(" after waiting {}", format_duration(Duration::from_secs(secs))),
+    }
+}
+
 /// Asks the API server for every right that is needed: those to the lease in the namespace
-/// `election`, if there is one, and those of drains if there are any.
+/// `election`, if there is one, and those of drains if there are any. Waits for a server that cannot
+/// be reached, or cannot answer now.
 pub(super) async fn check(
     api: &Api,
     server: &str,
     election: Option<&str>,
     drains: bool,
+    wait: Duration,
 ) -> Result<(), PreflightError> {
-    let asking =
-        Asking { api, server, answered: AtomicBool::new(false), until: Instant::now() + PATIENCE };
+    let asking = Asking::new(api, server, wait);
     let lacking = asking.missing(permissions(), "").await?;
     if !lacking.is_empty() {
         return Err(PreflightError::Missing(lacking));
@@ -154,99 +158,15 @@ pub(super) async fn check(
     Err(PreflightError::MissingLease { missing, namespace: namespace.to_owned() })
 }
 
-/// Questions to one API server.
-struct Asking<'a> {
-    api: &'a Api,
-    server: &'a str,
-    /// Whether it has ever answered. One that never has is probably not the one that was meant.
-    answered: AtomicBool,
-    until: Instant,
-}
-
-impl Asking<'_> {
-    /// Those of the permissions that are not there, in words.
-    async fn missing(
-        &self,
-        needed: &[Permission],
-        namespace: &str,
-    ) -> Result<String, PreflightError> {
-        let mut missing = Vec::new();
-        let asked = needed.iter().map(async |&permission| {
-            // Objects are created under any name or none.
-            let named = !namespace.is_empty() && permission.verb != "create";
-            let name = if named { leader::LEASE } else { "" };
-            (permission, self.ask(permission, namespace, name).await)
-        });
-        let mut answers = stream::iter(asked).buffered(AT_ONCE);
-        while let Some((permission, answer)) = answers.next().await {
-            match answer {
-                Ok(true) => {}
-                Ok(false) => missing.push(permission.to_string()),
-                Err(cause) => {
-                    let server = self.server.to_owned();
-                    return Err(match &cause {
-                        RequestError::Status(answer) if answer.code == 401 => {
-                            PreflightError::Unauthorized(cause)
-                        }
-                        RequestError::Timeout(_) | RequestError::Transport(_) => {
-                            PreflightError::Unreachable { server, cause }
-                        }
-                        _ => PreflightError::Refused { server, cause },
-                    });
-                }
-            }
-        }
-        Ok(missing.join(", "))
-    }
-
-    /// Asks, and asks again while the server only cannot answer now.
-    async fn ask(
-        &self,
-        permission: Permission,
-        namespace: &str,
-        name: &str,
-    ) -> Result<bool, RequestError> {
-        let mut failures = 0;
-        loop {
-            let error = match self.api.is_allowed(permission, namespace, name).await {
-                Ok(answer) => {
-                    self.answered.store(true, Ordering::Relaxed);
-                    return Ok(answer);
-                }
-                Err(error) => error,
-            };
-            let passes = match &error {
-                RequestError::Status(answer) => {
-                    self.answered.store(true, Ordering::Relaxed);
-                    matches!(answer.code, 429 | 500..=599)
-                }
-                RequestError::Timeout(_) | RequestError::Transport(_) => {
-                    self.answered.load(Ordering::Relaxed)
-                }
-                RequestError::Body(_) | RequestError::NotLeading => false,
-            };
-            failures += 1;
-            let pause = BACKOFF.pause(failures, 0);
-            if !passes || Instant::now() + pause > self.until {
-                return Err(error);
-            }
-            warn!(%permission, %error, "the API server cannot tell a permission now; asking again");
-            sleep(pause).await;
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::convert::Infallible;
-    use std::sync::Arc;
-    use std::sync::atomic::AtomicUsize;
 
     use http::{Request, Response};
     use kube::Client;
     use kube::client::Body;
     use prometheus::Registry;
-    use tower::{BoxError, service_fn};
+    use tower::service_fn;
 
     use super::*;
     use crate::cluster::Metrics;
@@ -263,60 +183,18 @@ mod tests {
         Api::new(Client::new(service, "default"), Metrics::register(&Registry::new()).unwrap())
     }
 
+    async fn checked(api: &Api, drains: bool) -> Result<(), String> {
+        let outcome = check(api, "server", None, drains, Duration::ZERO).await;
+        outcome.map_err(|error| error.to_string())
+    }
+
     #[tokio::test]
     async fn rights_of_drains_are_asked_for_where_there_are_drains_only() {
         let api = lacking("poddisruptionbudgets");
-        assert!(check(&api, "server", None, false).await.is_ok());
-        let error = check(&api, "server", None, true).await.unwrap_err().to_string();
+        assert_eq!(checked(&api, false).await, Ok(()));
+        let error = checked(&api, true).await.unwrap_err();
         assert!(error.contains("missing permission: list poddisruptionbudgets.policy;"), "{error}");
         assert!(error.contains("components/drain"), "{error}");
-        assert!(check(&lacking(""), "server", None, true).await.is_ok());
-    }
-
-    /// A server that does this with its first requests, and grants everything afterwards.
-    fn ailing(
-        ails: usize,
-        how: impl Fn(usize) -> Option<u16> + Clone + Send + Sync + 'static,
-    ) -> Api {
-        let asked = Arc::new(AtomicUsize::new(0));
-        let service = service_fn(move |_: Request<Body>| {
-            let (how, number) = (how.clone(), asked.fetch_add(1, Ordering::Relaxed));
-            async move {
-                let code = if number < ails { how(number).ok_or("broken")? } else { 200 };
-                let answer = serde_json::json!({"status": {"allowed": true}}).to_string();
-                let answer = Response::builder().status(code).body(Body::from(answer.into_bytes()));
-                answer.map_err(BoxError::from)
-            }
-        });
-        Api::new(Client::new(service, "default"), Metrics::register(&Registry::new()).unwrap())
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_server_that_cannot_answer_now_is_asked_again() {
-        let begin = Instant::now();
-        for code in [429, 500, 503, 504] {
-            let api = ailing(9, move |_| Some(code));
-            assert!(check(&api, "server", Some("kube-system"), true).await.is_ok(), "{code}");
-        }
-        // It has answered, so it is the right one, whatever becomes of its connections.
-        let api = ailing(30, |number| (number < 4).then_some(503));
-        assert!(check(&api, "server", None, false).await.is_ok());
-        assert!(begin.elapsed() > Duration::from_millis(500), "there are pauses between");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn it_is_given_up_in_time_and_at_once_if_that_will_not_pass() {
-        for (code, patience) in [(503, PATIENCE), (403, Duration::ZERO), (401, Duration::ZERO)] {
-            let begin = Instant::now();
-            let api = ailing(usize::MAX, move |_| Some(code));
-            let error = check(&api, "server", None, false).await.unwrap_err().to_string();
-            assert!(error.contains(&code.to_string()), "{error}");
-            let took = begin.elapsed();
-            assert!(took <= patience && took >= patience.saturating_sub(BACKOFF.most), "{took:?}");
-        }
-        let begin = Instant::now();
-        let error = check(&ailing(usize::MAX, |_| None), "server", None, false).await.unwrap_err();
-        assert!(matches!(error, PreflightError::Unreachable { .. }), "{error}");
-        assert_eq!(begin.elapsed(), Duration::ZERO);
+        assert_eq!(checked(&lacking(""), true).await, Ok(()));
     }
 }

@@ -90,7 +90,9 @@ fn failure(error: RequestError) -> Failure {
             retry(FailureKind::of_code(answer.code), answer.retry_after)
         }
         RequestError::Timeout(_) => retry(FailureKind::Timeout, None),
-        RequestError::Transport(_) => retry(FailureKind::Connection, None),
+        RequestError::Transport(_) | RequestError::WrongPeer(_) => {
+            retry(FailureKind::Connection, None)
+        }
         RequestError::Body(_) => retry(FailureKind::Unexpected, None),
         RequestError::NotLeading => retry(FailureKind::NotLeading, None),
     }

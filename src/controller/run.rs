@@ -5,7 +5,7 @@ use std::time::Duration;
 use prometheus::Registry;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::info;
 
 use super::engine::{Engine, Prepared, Surroundings, ended};
@@ -51,28 +51,33 @@ pub enum Failed {
 /// [`Running::stop`] does not.
 pub struct Running {
     engine: Engine,
-    endpoints: CancellationToken,
+    /// Ends the endpoints.
+    endpoints: DropGuard,
     served: JoinHandle<()>,
     address: std::net::SocketAddr,
 }
 
-/// Starts a controller on a cluster. It works at once or, where a leader is elected, as soon as it
-/// leads.
+/// Starts a controller on a cluster, which is waited for if it cannot be reached yet. It works at
+/// once or, where a leader is elected, as soon as it leads. The endpoints are served from the
+/// beginning: who looks whether the process lives must not end it because it waits.
 ///
 /// # Errors
 /// See [`StartError`]: each says what to do about it.
 pub async fn start(cluster: Cluster, config: &Config) -> Result<Running, StartError> {
     let registry = Registry::new();
     register_process(&registry)?;
+    let readiness = Readiness::default();
+    let reached = readiness.gate("API server");
+    let gates = (readiness.gate("list of nodes"), readiness.gate("list of pods"));
+    let endpoints = CancellationToken::new();
+    let shown = Endpoints { registry: registry.clone(), readiness };
+    let (address, served) = serve(config.listen, shown, endpoints.clone()).await?;
+    let endpoints = endpoints.drop_guard();
+
     let server = cluster.server.clone();
     let surroundings = Surroundings::of_process(config);
     let prepared = Prepared::new(cluster, config, surroundings, &registry).await?;
-
-    let readiness = Readiness::default();
-    let gates = (readiness.gate("list of nodes"), readiness.gate("list of pods"));
-    let endpoints = CancellationToken::new();
-    let (address, served) =
-        serve(config.listen, Endpoints { registry, readiness }, endpoints.clone()).await?;
+    reached.open();
     info!(%address, server, version = env!("CARGO_PKG_VERSION"),
         rules = config.compat.rules(), "started");
     Ok(Running { engine: prepared.begin(gates), endpoints, served, address })
@@ -99,7 +104,7 @@ impl Running {
     /// A worker had panicked, or the lease was lost.
     pub async fn stop(self) -> Result<(), Failed> {
         let stopped = self.engine.stop().await;
-        self.endpoints.cancel();
+        drop(self.endpoints);
         let _ = timeout(Duration::from_secs(1), self.served).await;
         stopped
     }

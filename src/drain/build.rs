@@ -63,12 +63,21 @@ impl Node {
         self.with_upkeep(|upkeep| upkeep.record = text)
     }
 
+    /// With this text as its record.
+    pub(crate) fn with_record(self, text: &str) -> Self {
+        self.with_upkeep(|upkeep| upkeep.record = Some(Arc::from(text)))
+    }
+
     pub(crate) fn autoscaled(self, autoscaler: Autoscaler) -> Self {
         self.with_upkeep(|upkeep| upkeep.autoscaler = autoscaler)
     }
 
     pub(crate) fn marked_by_draino(self, conditions: &str) -> Self {
-        self.with_upkeep(|upkeep| upkeep.draino_conditions = Some(Arc::from(conditions)))
+        self.with_draino_conditions(Some(conditions.to_owned()))
+    }
+
+    pub(crate) fn with_draino_conditions(self, conditions: Option<String>) -> Self {
+        self.with_upkeep(|upkeep| upkeep.draino_conditions = conditions.map(Arc::from))
     }
 
     pub(crate) fn asking_for_retry(self) -> Self {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::{Claim, Cordon, DrainPhase, Policy, Record};
+use super::{Change, Claim, Cordon, DrainPhase, News, Policy, Record};
 use crate::model::{Autoscaler, ConditionStatus, Node, Upkeep, later, second_of};
 
 mod standing;
@@ -58,61 +58,19 @@ pub enum Act {
     },
 }
 
-/// A new version of the node's record, with what belongs to it.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Change {
-    /// The record; `None` takes it and draino's annotation away.
-    pub record: Option<Record>,
-    /// Cordon (`true`) or uncordon.
-    pub unschedulable: Option<bool>,
-    /// Take the request for one more try away.
-    pub retry_taken: bool,
-    /// What to tell people.
-    pub news: News,
-}
-
-impl Change {
-    /// A new version of the record, and nothing else.
-    pub fn note(record: Record) -> Self {
-        Self { record: Some(record), unschedulable: None, retry_taken: false, news: News::None }
+impl Act {
+    /// Name of the policy by whose settings it is done.
+    pub fn policy(&self) -> &str {
+        match self {
+            Self::Begin { claims, .. } => claims.first().map_or("", |claim| &claim.policy),
+            Self::Schedule(record)
+            | Self::Start(record)
+            | Self::Conduct(record)
+            | Self::Expire(record) => record.policy(),
+            Self::Write(change) => change.record.as_ref().map_or("", Record::policy),
+            Self::Mark { .. } => "",
+        }
     }
-}
-
-/// What there is to tell of a change.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum News {
-    /// Nothing.
-    None,
-    /// The node was cordoned.
-    Cordoned,
-    /// The node was cordoned again, after cluster-autoscaler had uncordoned it.
-    CordonedAgain,
-    /// The node was uncordoned.
-    Uncordoned,
-    /// A drain is planned.
-    Scheduled(Timestamp),
-    /// A planned drain, or one under way, is called off.
-    CalledOff(&'static str),
-    /// A drain begins.
-    Started,
-    /// A drain is done. `cause` says if it was not by its evictions.
-    Drained {
-        /// For example `node_deleted`.
-        cause: &'static str,
-    },
-    /// A drain failed.
-    Failed {
-        /// For example `deadline`.
-        cause: &'static str,
-        /// What was left.
-        why: Arc<str>,
-    },
-    /// It cannot be drained for now; `why` is in the record.
-    Held(Arc<str>),
-    /// The node is still there, long after its drain.
-    Lingers,
-    /// The record cannot be read and is replaced.
-    Unreadable(String),
 }
 
 /// Why a drain is called off.
@@ -139,13 +97,7 @@ pub fn decide(node: &Node, policies: &[Policy], now: Timestamp) -> Step {
     };
     let is_removed = upkeep.terminating || upkeep.autoscaler == Autoscaler::Removing;
     match record {
-        None if is_removed => Step::Rest,
-        None => match Badness::of(upkeep, policies, now) {
-            Badness { claims, .. } if !claims.is_empty() => begin(claims, 0),
-            Badness { look_again: Some(at), .. } => Step::Wait(at),
-            Badness { .. } => Step::Rest,
-        },
-        Some(record) if is_removed && upkeep.autoscaler == Autoscaler::Removing => {
+        Some(record) if upkeep.autoscaler == Autoscaler::Removing => {
             // From now on an uncordon may be cluster-autoscaler's. It comes together with the end of
             // the removal: one that is there before that is a person's.
             let autoscaler = upkeep.unschedulable;
@@ -155,7 +107,17 @@ pub fn decide(node: &Node, policies: &[Policy], now: Timestamp) -> Step {
                 Step::Act(Act::Write(Change::note(Record { autoscaler, ..record })))
             }
         }
-        Some(_) if is_removed => Step::Rest,
+        _ if is_removed => Step::Rest,
+        record if is_left_by_draino(upkeep, record.as_ref(), policies) => {
+            let change =
+                Change { record, unschedulable: None, retry_taken: false, news: News::None };
+            Step::Act(Act::Write(change))
+        }
+        None => match Badness::of(upkeep, policies, now) {
+            Badness { claims, .. } if !claims.is_empty() => begin(claims, 0),
+            Badness { look_again: Some(at), .. } => Step::Wait(at),
+            Badness { .. } => Step::Rest,
+        },
         Some(record) => go_on(node, upkeep, record, policies, now),
     }
 }
@@ -189,6 +151,15 @@ fn adopted(upkeep: &Upkeep, policies: &[Policy]) -> Option<Record> {
     Some(Record::new(Arc::from("draino"), Cordon::Ours, vec![claim]))
 }
 
+/// Whether the node bears draino's annotation and is in use: somebody has uncordoned it. draino puts
+/// the two on in one write, so the next cordon is not its own, and must not be taken for that.
+fn is_left_by_draino(upkeep: &Upkeep, record: Option<&Record>, policies: &[Policy]) -> bool {
+    upkeep.draino_conditions.is_some()
+        && !upkeep.unschedulable
+        && record.is_none_or(|record| record.cordon == Cordon::Lifted)
+        && policies.iter().any(|policy| policy.selects(&upkeep.labels))
+}
+
 /// Whose the cordon is cannot be told any more, so it counts as somebody else's.
 fn unreadable(upkeep: &Upkeep, error: &str) -> Step {
     let record = upkeep
@@ -215,7 +186,7 @@ fn go_on(
     let needs_cordon = record.cordon != Cordon::Lifted
         || matches!(record.phase, DrainPhase::Scheduled | DrainPhase::Draining);
     if !upkeep.unschedulable && needs_cordon {
-        return uncordoned_by_others(record, &bad);
+        return uncordoned_by_others(record, upkeep, &bad);
     }
     if let Some(step) = keep_vanished(&record, &clearing, now) {
         return step;
@@ -276,29 +247,40 @@ fn settings<'a>(record: &Record, policies: &'a [Policy]) -> Option<&'a Policy> {
 }
 
 /// The node is schedulable although our record says that it is cordoned.
-fn uncordoned_by_others(record: Record, bad: &Badness) -> Step {
-    Step::Act(Act::Write(if record.autoscaler && record.cordon == Cordon::Ours {
+fn uncordoned_by_others(record: Record, upkeep: &Upkeep, bad: &Badness) -> Step {
+    if record.autoscaler && record.cordon == Cordon::Ours {
         if bad.claims.is_empty() {
-            Change { record: None, unschedulable: None, retry_taken: false, news: News::Uncordoned }
-        } else {
-            Change {
-                record: Some(Record { autoscaler: false, ..record }),
-                unschedulable: Some(true),
-                retry_taken: false,
-                news: News::CordonedAgain,
-            }
+            return ended(record, upkeep, None, News::Uncordoned);
         }
-    } else {
-        let record = Record {
-            phase: DrainPhase::Released,
-            cordon: Cordon::Lifted,
-            next: None,
-            why: Some(Arc::from(called_off::UNCORDONED)),
-            ..record
-        };
-        let news = News::CalledOff(called_off::UNCORDONED);
-        Change { record: Some(record), unschedulable: None, retry_taken: false, news }
-    }))
+        return Step::Act(Act::Write(Change {
+            record: Some(Record { autoscaler: false, ..record }),
+            unschedulable: Some(true),
+            retry_taken: false,
+            news: News::CordonedAgain,
+        }));
+    }
+    let record = Record {
+        phase: DrainPhase::Released,
+        cordon: Cordon::Lifted,
+        next: None,
+        why: Some(Arc::from(called_off::UNCORDONED)),
+        ..record
+    };
+    let news = News::CalledOff(called_off::UNCORDONED);
+    Step::Act(Act::Write(Change { news, ..Change::note(record) }))
+}
+
+/// Takes the record away, and a request for one more try with it. Only a record can ask for the
+/// condition to be set right; so one stays until that is done, which holds nothing else back.
+fn ended(record: Record, upkeep: &Upkeep, unschedulable: Option<bool>, news: News) -> Step {
+    let over = Record {
+        phase: DrainPhase::Released,
+        scheduled: record.scheduled,
+        ..Record::new(record.session, Cordon::Lifted, Vec::new())
+    };
+    let record = mark(&over, upkeep).map(|_| over);
+    let retry_taken = upkeep.retry_asked;
+    Step::Act(Act::Write(Change { record, unschedulable, retry_taken, news }))
 }
 
 /// Notes since when a condition is not reported any more, or that it is again.
@@ -337,7 +319,7 @@ fn released(
     } else {
         match clearing.clear_at {
             Some(at) if at <= now && bad.claims.is_empty() => {
-                Step::Act(Act::Write(Change { record: None, ..Change::note(record.clone()) }))
+                ended(record.clone(), upkeep, None, News::None)
             }
             Some(at) if at > now => Step::Wait(at),
             _ => bad.look_again.map_or(Step::Rest, Step::Wait),
@@ -384,7 +366,7 @@ fn not_bad(
             let is_ours = record.cordon == Cordon::Ours;
             let unschedulable = is_ours.then_some(false);
             let news = if is_ours { News::Uncordoned } else { News::None };
-            Step::Act(Act::Write(Change { record: None, unschedulable, retry_taken: false, news }))
+            ended(record, upkeep, unschedulable, news)
         }
         Some(at) => Step::Wait(at),
         None => Step::Rest,
@@ -402,13 +384,7 @@ fn call_off(record: Record, why: &'static str) -> Step {
         forced: false,
         ..record
     };
-    let news = News::CalledOff(why);
-    Step::Act(Act::Write(Change {
-        record: Some(record),
-        unschedulable: None,
-        retry_taken: false,
-        news,
-    }))
+    Step::Act(Act::Write(Change { news: News::CalledOff(why), ..Change::note(record) }))
 }
 
 /// The node is bad, cordoned, and ours to drain.

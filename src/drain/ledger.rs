@@ -31,6 +31,8 @@ pub struct Ledger {
     places: AHashMap<NodeName, (Waiting, Option<Scope>)>,
     /// When the latest drain of a policy began.
     begun: AHashMap<Arc<str>, Timestamp>,
+    /// Drains whose beginning is on its way to their nodes: by which policy, and when.
+    beginning: AHashMap<NodeName, (Arc<str>, Timestamp)>,
     /// When the drain of a node is to begin, and by which policy.
     slots: AHashMap<NodeName, (Arc<str>, Timestamp)>,
 }
@@ -109,6 +111,10 @@ impl Ledger {
     pub fn forget(&mut self, name: &NodeName) {
         self.granted.remove(name);
         self.slots.remove(name);
+        // It may have begun.
+        if let Some((policy, at)) = self.beginning.remove(name) {
+            self.note_begun(policy, at);
+        }
         self.withdraw(name);
         self.put(name, None);
     }
@@ -166,7 +172,7 @@ impl Ledger {
         }
         self.slots.remove(name);
         let others = self.slots.values().filter(|(of, _)| *of == policy.name).map(|(_, at)| *at);
-        let latest = others.chain(self.begun.get(&policy.name).copied()).max();
+        let latest = others.chain(self.latest_beginning(policy)).max();
         let earliest = later(now, policy.pace.notice);
         let spaced = latest.map(|latest| later(latest, policy.pace.spacing));
         let slot = spaced.map_or(earliest, |spaced| spaced.max(earliest));
@@ -177,7 +183,8 @@ impl Ledger {
 
     /// The drain of this node begins now, unless another one of the policy began too recently: then
     /// it is to begin at the moment that is returned. So it is where many were due while no drain
-    /// could begin.
+    /// could begin. The others wait from now on, and go on waiting if the node, as it is stored next,
+    /// [says](Self::settle) that it has begun.
     ///
     /// # Errors
     /// Another moment.
@@ -187,14 +194,38 @@ impl Ledger {
         policy: &Policy,
         now: Timestamp,
     ) -> Result<(), Timestamp> {
-        let begun = self.begun.get(&policy.name);
-        if begun.is_some_and(|begun| later(*begun, policy.pace.spacing) > now) {
+        let latest = self.latest_beginning(policy);
+        if latest.is_some_and(|latest| later(latest, policy.pace.spacing) > now) {
             self.slots.remove(name);
             return Err(self.slot(name, policy, now));
         }
-        self.begun.insert(Arc::clone(&policy.name), now);
-        self.slots.remove(name);
+        self.beginning.insert(name.clone(), (Arc::clone(&policy.name), now));
         Ok(())
+    }
+
+    /// Whether it is not known yet if the drain of this node has begun.
+    pub fn is_beginning(&self, name: &NodeName) -> bool {
+        self.beginning.contains_key(name)
+    }
+
+    /// Takes in what a node says, as it is stored after its drain was to begin: that it has, or that
+    /// the write did not take. Then no other one waits for it, and its next try begins at once.
+    pub fn settle(&mut self, name: &NodeName, upkeep: &Upkeep) {
+        let Some((policy, at)) = self.beginning.remove(name) else { return };
+        if Record::of(upkeep).is_some_and(|record| record.started == Some(at)) {
+            self.slots.remove(name);
+            self.note_begun(policy, at);
+        }
+    }
+
+    fn latest_beginning(&self, policy: &Policy) -> Option<Timestamp> {
+        let on_their_way = self.beginning.values().filter(|(of, _)| *of == policy.name);
+        on_their_way.map(|(_, at)| *at).chain(self.begun.get(&policy.name).copied()).max()
+    }
+
+    fn note_begun(&mut self, policy: Arc<str>, at: Timestamp) {
+        let begun = self.begun.entry(policy).or_insert(at);
+        *begun = at.max(*begun);
     }
 
     /// Takes in what a node's record says of beginnings. Drains that failed are not spaced: they must
@@ -206,8 +237,7 @@ impl Ledger {
         };
         let policy: Arc<str> = Arc::from(record.policy());
         if let Some(started) = record.started {
-            let begun = self.begun.entry(Arc::clone(&policy)).or_insert(started);
-            *begun = started.max(*begun);
+            self.note_begun(Arc::clone(&policy), started);
         }
         match record.scheduled {
             Some(at) if record.phase == DrainPhase::Scheduled => {

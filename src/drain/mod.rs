@@ -4,6 +4,7 @@
 mod budget;
 #[cfg(test)]
 pub(crate) mod build;
+mod change;
 mod condition;
 mod decide;
 mod duration;
@@ -18,8 +19,9 @@ mod syntax;
 mod window;
 
 pub use budget::{Obstacle, obstacle};
+pub use change::{Change, News};
 pub use condition::{ConditionRule, Holding, format_conditions, recorded_conditions};
-pub use decide::{Act, Change, News, Step, decide, is_draining};
+pub use decide::{Act, Step, decide, is_draining};
 pub use duration::{DURATION_REMEDY, format_duration, parse_duration};
 pub use expr::LabelExpr;
 pub use filter::{Fate, OwnerUnknown, Stay, Why, fate, owners_needed};

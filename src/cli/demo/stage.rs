@@ -48,6 +48,8 @@ const NOTICE: Duration = Duration::from_secs(2);
 const CLEAR_AFTER: Duration = Duration::from_secs(3);
 /// Changes that are remembered for each resource, over those that set the stage.
 const HISTORY: usize = 8192;
+/// For how long the controller waits for the cluster: a fault may be that it never answers.
+const API_SERVER_WAIT: Duration = Duration::from_secs(30);
 /// For how long the controller may take to know the cluster.
 const READY_LIMIT: Duration = Duration::from_secs(60);
 /// For how long each part may take to end. Long enough for a machine that is busy.
@@ -310,6 +312,7 @@ async fn start(client: &Client, listen: SocketAddr, compat: Compat) -> anyhow::R
     let config = Config {
         kubeconfig: None,
         context: None,
+        api_server_wait: API_SERVER_WAIT,
         listen,
         compat,
         election: None,

@@ -7,7 +7,6 @@ use std::time::Duration;
 use ahash::RandomState;
 use dashmap::DashMap;
 use futures::FutureExt;
-use jiff::Timestamp;
 use parking_lot::Mutex;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -17,20 +16,18 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, error, warn};
 
-use self::look::in_one_line;
 use super::{Drains, evicts};
 use crate::backoff::Backoff;
 use crate::cluster::{Api, OwnerLookup, RequestError, StoredNode};
 #[cfg(test)]
 use crate::controller::flaw::Flaw;
 use crate::controller::state::Shared;
-use crate::drain::{
-    Act, Change, Claim, Cordon, DrainPhase, News, Policy, Record, Step, Survey, Undrainable,
-};
-use crate::model::{Budget, ConditionStatus, Node, NodeName, later, second_of};
+use crate::drain::{Act, Change, Policy, Step, Survey};
+use crate::model::{Budget, Node, NodeName};
 use crate::pipeline::Outcome;
 
 mod look;
+mod plan;
 mod under_way;
 mod write;
 
@@ -62,7 +59,7 @@ pub(in crate::controller) struct Conductor {
     /// Names sessions.
     sessions: Arc<Mutex<StdRng>>,
     #[cfg(test)]
-    begun: Timestamp,
+    begun: jiff::Timestamp,
 }
 
 /// When the budgets of all namespaces were asked for, and the answer.
@@ -215,8 +212,9 @@ impl Conductor {
                 self.drains.ledger.lock().withdraw(name);
                 return Ok(Went::Done);
             }
-            Step::Act(Act::Begin { claims, .. }) => {
-                if !self.is_granted(&known, &claims) {
+            Step::Act(act @ Act::Begin { .. }) => {
+                let policy = self.drains.policy(act.policy());
+                if !policy.is_some_and(|policy| self.is_granted(&known, policy)) {
                     return Ok(Went::Later(UNTIL_ROOM));
                 }
             }
@@ -227,14 +225,19 @@ impl Conductor {
             return Ok(Went::Done);
         };
         for _ in 0..IN_A_ROW {
+            self.settle(&stored.node);
             let step = self.drains.step(&stored.node, self.shared.clock.now());
             if !evicts(&step) {
                 self.shared.cancel_orders(name);
             }
             let Step::Act(act) = step else {
+                let mut ledger = self.drains.ledger.lock();
+                // The view may not know yet that it waits for nothing any more, and once it does
+                // nobody asks.
+                ledger.withdraw(name);
                 // A grant that was made use of counts until the watch shows it.
                 if !is_unschedulable(&stored.node) {
-                    self.drains.ledger.lock().give_back(name);
+                    ledger.give_back(name);
                     self.troubles.remove(name);
                 }
                 return Ok(Went::Done);
@@ -262,7 +265,16 @@ impl Conductor {
                     if is_refused(&error) && !is_unschedulable(&stored.node) {
                         self.drains.ledger.lock().give_back(name);
                     }
-                    self.drains.reporter.step_failed(&stored.node, what, &error.to_string());
+                    let is_beginning = self.drains.ledger.lock().is_beginning(name);
+                    // Others of the policy do not wait for the next try.
+                    if is_beginning
+                        && let Ok(Some(stored)) =
+                            self.api.stored_node(name, &self.drains.watched).await
+                    {
+                        self.settle(&stored.node);
+                    }
+                    let tries = 1 + self.trouble(name, |troubles| troubles.failures);
+                    self.drains.reporter.step_failed(&stored.node, what, &error, tries);
                     return Err(error);
                 }
             };
@@ -270,17 +282,20 @@ impl Conductor {
         Ok(Went::Later(BACKOFF.first))
     }
 
-    /// Whether the caps let a node be cordoned. It is told once that it has to wait.
-    fn is_granted(&self, node: &Node, claims: &[Claim]) -> bool {
+    /// Takes in whether a drain has begun whose write is on its way, by the node as it is stored.
+    fn settle(&self, node: &Node) {
+        if let Some(upkeep) = &node.upkeep {
+            self.drains.ledger.lock().settle(&node.name, upkeep);
+        }
+    }
+
+    /// Whether the caps of the policy let a node be cordoned. It is told once that it has to wait.
+    fn is_granted(&self, node: &Node, policy: &Policy) -> bool {
         #[cfg(test)]
         if self.shared.flaw == Some(Flaw::IgnoresCap) {
             return true;
         }
         let Some(upkeep) = &node.upkeep else { return false };
-        let Some(policy) = claims.first().and_then(|claim| self.drains.policy(&claim.policy))
-        else {
-            return false;
-        };
         if upkeep.unschedulable {
             return true;
         }
@@ -306,112 +321,33 @@ impl Conductor {
         {
             return Ok(Went::Done);
         }
-        match act {
-            Act::Begin { claims, failures } => self.begin(stored, claims, failures).await,
-            Act::Schedule(record) => self.schedule(stored, record).await,
-            Act::Start(record) => self.start(stored, record).await,
-            Act::Conduct(record) => self.conduct(stored, &record).await,
-            Act::Expire(record) => self.expire(stored, record).await,
-            Act::Write(change) => {
-                let claims = change.record.as_ref().map(|record| &record.claims[..]);
+        let policy = self.drains.policy(act.policy());
+        match (act, policy) {
+            (Act::Begin { claims, failures }, Some(policy)) => {
+                self.begin(stored, policy, claims, failures).await
+            }
+            (Act::Schedule(record), Some(policy)) => self.schedule(stored, policy, record).await,
+            (Act::Start(record), Some(policy)) => self.start(stored, policy, record).await,
+            (Act::Conduct(record), Some(policy)) => self.conduct(stored, policy, &record).await,
+            (Act::Expire(record), Some(policy)) => self.expire(stored, policy, record).await,
+            (Act::Write(change), policy) => {
                 let cordons = change.unschedulable == Some(true);
-                if cordons && !self.is_granted(&stored.node, claims.unwrap_or_default()) {
+                let is_granted = |policy| self.is_granted(&stored.node, policy);
+                if cordons && !policy.is_some_and(is_granted) {
                     return Ok(Went::Later(UNTIL_ROOM));
                 }
                 self.write(stored, change).await
             }
-            Act::Mark { scheduled, message } => {
+            (Act::Mark { scheduled, message }, _) => {
                 let now = self.shared.clock.now();
                 let watched = &self.drains.watched;
                 let marked =
                     self.api.mark_scheduled(stored, scheduled, &message, now, watched).await?;
                 Ok(Went::On(marked))
             }
+            // There is no such policy any more, and so nothing to go by.
+            (_, None) => Ok(Went::Done),
         }
-    }
-
-    async fn begin(
-        &self,
-        stored: &StoredNode,
-        claims: Vec<Claim>,
-        failures: u32,
-    ) -> Result<Went, RequestError> {
-        let node = &stored.node;
-        let Some(policy) = claims.first().and_then(|claim| self.drains.policy(&claim.policy))
-        else {
-            return Ok(Went::Done);
-        };
-        if !self.is_granted(node, &claims) {
-            return Ok(Went::Later(UNTIL_ROOM));
-        }
-        let is_foreign = is_unschedulable(node);
-        let cordon = if is_foreign { Cordon::Foreign } else { Cordon::Ours };
-        let mut record = Record::new(self.session(), cordon, claims);
-        record.failures = failures;
-        let mut scheduled = None;
-        if policy.drain && node.ready.status != ConditionStatus::Unknown {
-            let hindrances = self.survey(node, policy).await?.hindrances();
-            match in_one_line(&hindrances) {
-                None => scheduled = Some(self.slot(&node.name, policy)),
-                Some(why) => {
-                    let pause = self.hindered(node, &why, &hindrances);
-                    if !is_foreign && policy.undrainable == Undrainable::Report {
-                        let mut ledger = self.drains.ledger.lock();
-                        ledger.give_back(&node.name);
-                        ledger.withdraw(&node.name);
-                        return Ok(Went::Later(pause));
-                    }
-                    record.next = Some(second_of(self.after(pause)));
-                    record.why = Some(why);
-                }
-            }
-        }
-        if let Some(at) = scheduled {
-            record.phase = DrainPhase::Scheduled;
-            record.scheduled = Some(at);
-        }
-        let news = if is_foreign { News::None } else { News::Cordoned };
-        if !is_foreign {
-            self.drains.reporter.cordoning(node);
-        }
-        let change = Change {
-            record: Some(record),
-            unschedulable: (!is_foreign).then_some(true),
-            retry_taken: false,
-            news,
-        };
-        let went = self.write(stored, change).await?;
-        if let Some(at) = scheduled {
-            self.drains.reporter.tell(node, &News::Scheduled(at));
-        }
-        Ok(went)
-    }
-
-    async fn schedule(&self, stored: &StoredNode, record: Record) -> Result<Went, RequestError> {
-        let node = &stored.node;
-        let Some(policy) = self.drains.policy(record.policy()) else { return Ok(Went::Done) };
-        let hindrances = self.survey(node, policy).await?.hindrances();
-        if let Some(why) = in_one_line(&hindrances) {
-            return self.hold(stored, record, why, &hindrances).await;
-        }
-        let at = self.slot(&node.name, policy);
-        let record = Record {
-            phase: DrainPhase::Scheduled,
-            scheduled: Some(at),
-            next: None,
-            why: None,
-            ..record
-        };
-        self.write(stored, Change { news: News::Scheduled(at), ..Change::note(record) }).await
-    }
-
-    fn slot(&self, name: &NodeName, policy: &Policy) -> Timestamp {
-        let slot = self.drains.ledger.lock().slot(name, policy, self.shared.clock.now());
-        whole_up(slot)
-    }
-
-    fn after(&self, pause: Duration) -> Timestamp {
-        later(self.shared.clock.now(), pause)
     }
 }
 
@@ -438,11 +374,6 @@ fn act_name(act: &Act) -> &'static str {
 
 fn again(pause: Duration) -> Outcome<()> {
     Outcome::Retry { not_before: Instant::now() + pause, value: () }
-}
-
-/// The second that a moment is in, or the next one: never earlier than it.
-fn whole_up(moment: Timestamp) -> Timestamp {
-    second_of(later(moment, Duration::from_nanos(999_999_999)))
 }
 
 /// As much of a seed as a generator takes.

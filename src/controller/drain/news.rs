@@ -5,6 +5,7 @@ use std::time::Duration;
 use tracing::{info, warn};
 
 use super::metrics::DrainMetrics;
+use crate::cluster::RequestError;
 use crate::drain::{Capped, Hindrance, News};
 use crate::model::Node;
 use crate::observe::{NodeEvent, Recorder};
@@ -111,10 +112,18 @@ impl Reporter {
         }
     }
 
-    /// A request for the node was refused or not answered. At most once a minute for a node and a
-    /// kind of step.
-    pub(super) fn step_failed(&self, node: &Node, what: &'static str, error: &str) {
-        if !self.recorder.is_news(node.uid, what) {
+    /// A request for the node was refused or not answered, so many times in a row. At most once a
+    /// minute for a node and a kind of step.
+    pub(super) fn step_failed(
+        &self,
+        node: &Node,
+        what: &'static str,
+        error: &RequestError,
+        tries: u32,
+    ) {
+        // A drain takes long, and its tries are many: with growing pauses there is always an event of
+        // the last hour, and never a hundred.
+        if what == "drain" && !tries.is_power_of_two() || !self.recorder.is_news(node.uid, what) {
             return;
         }
         match what {
@@ -130,6 +139,11 @@ impl Reporter {
                 self.metrics.scheduled("failed");
                 let message = format!("Drain scheduling failed: {error}");
                 self.warning(node, "DrainSchedulingFailed", &message);
+            }
+            // No end of the drain, which is what draino's DrainFailed tells of.
+            "drain" => {
+                let message = format!("Drain stands still, and is tried again: {error}");
+                self.warning(node, "DrainStalled", &message);
             }
             _ => {}
         }

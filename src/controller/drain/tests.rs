@@ -4,9 +4,11 @@
 //! pods once their grace is over. What is stored is written down as it changes, so that a test can
 //! say what was never done.
 
+mod beginnings;
 mod cordons;
 mod endings;
 mod evictions;
+mod leftovers;
 mod names;
 mod restarts;
 
@@ -35,8 +37,8 @@ use crate::controller::state::Shared;
 use crate::drain::build::policy;
 use crate::drain::{DrainPhase, Policy, Record};
 use crate::evict::{self, Drainer, Evictor, OrderMetrics, Pace};
-use crate::model::Upkeep;
 use crate::model::build::noon;
+use crate::model::{Autoscaler, Upkeep};
 use crate::observe::{EventLane, EventMetrics, Recorder};
 use crate::pipeline::{Handler, SHARDS, shard_of};
 use crate::sim::embedded::{
@@ -210,6 +212,20 @@ impl Stage {
     fn set_unschedulable(&self, name: &str, unschedulable: bool) {
         self.change_node(name, Part::Whole, |node| {
             node["spec"]["unschedulable"] = json!(unschedulable);
+        });
+    }
+
+    /// cluster-autoscaler is about to remove the node.
+    fn scale_down(&self, name: &str) {
+        let taints = json!([{"key": Autoscaler::REMOVING, "effect": "NoSchedule"}]);
+        self.change_node(name, Part::Whole, |node| node["spec"]["taints"] = taints);
+    }
+
+    /// It thinks better of it, and uncordons the node, whoever cordoned that.
+    fn keep(&self, name: &str) {
+        self.change_node(name, Part::Whole, |node| {
+            node["spec"]["taints"] = json!([]);
+            node["spec"]["unschedulable"] = json!(false);
         });
     }
 

@@ -31,6 +31,9 @@ use crate::sim::embedded::Embedded;
 /// Pause before a process that ended by itself, or could not start, is started again.
 const RESTART: Duration = Duration::from_secs(2);
 
+/// How long a process that starts waits for the API server.
+const API_SERVER_WAIT: Duration = Duration::from_secs(300);
+
 /// From when a process knows that it must end until it has.
 const LAST_WORDS: Duration = Duration::from_secs(8);
 /// Pause between two looks at the lease, and between two renewals.
@@ -202,6 +205,7 @@ async fn prepare(
     let config = Config {
         kubeconfig: None,
         context: None,
+        api_server_wait: API_SERVER_WAIT,
         listen: ([127, 0, 0, 1], 0).into(),
         compat: if broken == Broken::CountsFromObservation {
             Compat::Upstream

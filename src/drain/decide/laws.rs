@@ -42,6 +42,7 @@ prop_compose! {
             Autoscaler::None, Autoscaler::None, Autoscaler::Candidate, Autoscaler::Removing,
         ]),
         (cordoned, marked, retry, deleted) in any::<(bool, bool, bool, bool)>(),
+        by_draino in any::<bool>(),
     ) -> Node {
         let mut node = kept("n1")
             .unschedulable(cordoned)
@@ -59,6 +60,9 @@ prop_compose! {
         if retry {
             node = node.asking_for_retry();
         }
+        if by_draino {
+            node = node.marked_by_draino("Bad=True,0s");
+        }
         if deleted { node.being_deleted() } else { node }
     }
 }
@@ -67,7 +71,10 @@ prop_compose! {
 fn stored(node: &Node, act: &Act) -> Option<Node> {
     match act {
         Act::Write(change) => {
-            let written = node.clone().recorded(change.record.as_ref());
+            let mut written = node.clone().recorded(change.record.as_ref());
+            if let Some(conditions) = change.draino_conditions(node.upkeep.as_deref()?) {
+                written = written.with_draino_conditions(conditions);
+            }
             Some(match change.unschedulable {
                 Some(unschedulable) => written.unschedulable(unschedulable),
                 None => written,
@@ -83,6 +90,21 @@ fn stored(node: &Node, act: &Act) -> Option<Node> {
 
 fn read(node: &Node) -> Option<Record> {
     Record::parse(node.upkeep.as_ref()?.record.as_deref()?).ok()
+}
+
+/// What the node comes to when each write is stored, until there is none.
+fn settled(mut node: Node, now: i64) -> Node {
+    for _ in 0..8 {
+        let step = decide(&node, &[policy("p", &KINDS)], at(now));
+        let next = match &step {
+            Step::Act(act) => stored(&node, act),
+            _ => None,
+        };
+        let Some(next) = next else { return node };
+        assert_ne!(next, node, "{step:?} changes nothing");
+        node = next;
+    }
+    panic!("it goes on and on: {node:?}");
 }
 
 fn is_bad(node: &Node, now: i64) -> bool {
@@ -103,8 +125,12 @@ proptest! {
         if let Act::Write(change) = &act {
             match change.unschedulable {
                 Some(false) => {
-                    prop_assert_eq!(read(&node).map(|record| record.cordon), Some(Cordon::Ours));
-                    prop_assert!(!is_bad(&node, now));
+                    let upkeep = node.upkeep.as_deref().unwrap();
+                    let is_ours = match read(&node) {
+                        Some(record) => record.cordon == Cordon::Ours,
+                        None => upkeep.unschedulable && upkeep.draino_conditions.is_some(),
+                    };
+                    prop_assert!(is_ours && !is_bad(&node, now));
                 }
                 Some(true) => prop_assert!(is_bad(&node, now)),
                 None => {}
@@ -130,17 +156,24 @@ proptest! {
     /// What is written leads somewhere: after a few writes there is something else to do, or nothing.
     #[test]
     fn no_write_follows_itself_for_ever(node in some_node(), now in 0_i64..2000) {
-        let policies = [policy("p", &KINDS)];
-        let mut node = node;
-        let mut steps = Vec::new();
-        for _ in 0..8 {
-            let Step::Act(act) = decide(&node, &policies, at(now)) else { return Ok(()) };
-            let Some(next) = stored(&node, &act) else { return Ok(()) };
-            prop_assert_ne!(&next, &node, "{:?} changes nothing", act);
-            steps.push(act);
-            node = next;
+        settled(node, now);
+    }
+
+    /// Neither does draino's annotation stay on a node in use, where it would make a person's next
+    /// cordon look like draino's, nor a plan in the condition when the record has gone.
+    #[test]
+    fn no_mark_outlives_what_it_stands_for(node in some_node(), now in 0_i64..2000) {
+        let had = read(&node);
+        let node = settled(node, now);
+        let upkeep = node.upkeep.as_deref().unwrap();
+        if upkeep.terminating || upkeep.autoscaler == Autoscaler::Removing {
+            return Ok(());
         }
-        prop_assert!(false, "it goes on and on: {:#?}", steps);
+        prop_assert!(upkeep.unschedulable || upkeep.draino_conditions.is_none());
+        if had.is_some_and(|record| record.scheduled.is_some()) && read(&node).is_none() {
+            let mark = upkeep.condition(Upkeep::SCHEDULED_CONDITION);
+            prop_assert!(mark.is_none_or(|condition| condition.status != True));
+        }
     }
 
     /// What is waited for lies ahead.

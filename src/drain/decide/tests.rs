@@ -6,6 +6,8 @@ use crate::drain::{DrainPhase, Window};
 use crate::model::ConditionStatus::{False, True, Unknown};
 use crate::model::build::{at, node as bare};
 
+mod leftovers;
+
 const CLEAR: i64 = 300;
 
 pub(super) fn claim(policy: &str, conditions: &[&str]) -> Claim {
@@ -563,11 +565,7 @@ fn what_nobody_can_read_is_left_to_a_person() {
 
 #[test]
 fn a_record_that_cannot_be_read_leaves_the_cordon_to_somebody_else() {
-    let broken = |node: Node| {
-        let mut upkeep = node.upkeep.as_deref().cloned().unwrap();
-        upkeep.record = Some(Arc::from("{"));
-        Node { upkeep: Some(Arc::new(upkeep)), ..node }
-    };
+    let broken = |node: Node| node.with_record("{");
     let change = written(step(&broken(kept("n1").unschedulable(true)), 10));
     assert_eq!(change.record.unwrap().cordon, Cordon::Foreign);
     assert_eq!(change.unschedulable, None);

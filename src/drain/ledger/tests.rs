@@ -228,6 +228,51 @@ fn a_drain_counts_for_the_spacing_also_when_its_node_is_gone() {
     assert_eq!(ledger.slot(&"n2".into(), &spaced, at(110)), at(160));
 }
 
+fn settle(ledger: &mut Ledger, node: &Node) {
+    ledger.settle(&node.name, node.upkeep.as_deref().unwrap());
+}
+
+#[test]
+fn a_beginning_that_was_not_stored_holds_up_neither_its_own_next_try_nor_others() {
+    let spaced = paced(0, 60);
+    let (n1, n2) = ("n1".into(), "n2".into());
+    let mut ledger = Ledger::new(std::slice::from_ref(&spaced));
+    for after in ["a conflict", "no answer"] {
+        assert_eq!(ledger.begin(&n1, &spaced, at(100)), Ok(()), "{after}");
+        assert!(ledger.is_beginning(&n1));
+        assert_eq!(ledger.begin(&n2, &spaced, at(100)), Err(at(160)), "it may begin");
+        settle(&mut ledger, &planned("n1", DrainPhase::Scheduled, 100));
+        assert!(!ledger.is_beginning(&n1));
+    }
+    assert_eq!(ledger.begin(&n2, &spaced, at(101)), Ok(()));
+}
+
+#[test]
+fn a_beginning_that_was_stored_counts_whoever_tells_of_it() {
+    let spaced = paced(0, 60);
+    let (n1, n2) = ("n1".into(), "n2".into());
+    for is_seen in [true, false] {
+        let mut ledger = Ledger::new(std::slice::from_ref(&spaced));
+        assert_eq!(ledger.begin(&n1, &spaced, at(100)), Ok(()));
+        let begun = planned("n1", DrainPhase::Draining, 100);
+        if is_seen {
+            see(&mut ledger, &begun);
+        }
+        settle(&mut ledger, &begun);
+        assert_eq!(ledger.begin(&n2, &spaced, at(159)), Err(at(160)), "{is_seen}");
+        assert_eq!(ledger.begin(&n2, &spaced, at(160)), Ok(()), "{is_seen}");
+    }
+}
+
+#[test]
+fn an_older_version_of_a_node_does_not_take_a_beginning_back() {
+    let spaced = paced(0, 60);
+    let mut ledger = Ledger::new(std::slice::from_ref(&spaced));
+    assert_eq!(ledger.begin(&"n1".into(), &spaced, at(100)), Ok(()));
+    see(&mut ledger, &planned("n1", DrainPhase::Scheduled, 100));
+    assert_eq!(ledger.begin(&"n2".into(), &spaced, at(101)), Err(at(160)));
+}
+
 #[test]
 fn drains_that_were_due_while_none_could_begin_are_spaced_from_now_on() {
     let spaced = paced(0, 60);

@@ -39,15 +39,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 async fn run(bed: &Bed, kubeconfig: &Path, args: &[&str]) -> Result<Run> {
     let kubeconfig = format!("--kubeconfig={}", kubeconfig.display());
     let all = [&["run", kubeconfig.as_str(), "--listen=127.0.0.1:0"], args].concat();
-    // It gives up an API server that does not answer in time, and rightly so.
-    let is_stalled = |said: &str| {
-        ["timed out", "elapsed", "no answer within"].iter().any(|words| said.contains(words))
-    };
-    wait::until("an answer of the API server", PATIENCE, async || {
-        let run = program::run(bed.folder(), &all, &[], PATIENCE).await?;
-        Ok((!is_stalled(&run.stderr)).then_some(run))
-    })
-    .await
+    program::run(bed.folder(), &all, &[], PATIENCE).await
 }
 
 /// It failed, and the one line that it says has all of these words.

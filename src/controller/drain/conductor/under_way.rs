@@ -9,7 +9,8 @@ use tokio::time::Instant;
 use tracing::{debug, warn};
 
 use super::look::{cut, in_one_line};
-use super::{Conductor, Went, whole_up};
+use super::plan::whole_up;
+use super::{Conductor, Went};
 use crate::backoff::Backoff;
 use crate::cluster::{RequestError, StoredNode};
 use crate::drain::{AtDeadline, Change, Cordon, DrainPhase, News, Policy, Record, Survey, turn};
@@ -23,10 +24,10 @@ impl Conductor {
     pub(super) async fn start(
         &self,
         stored: &StoredNode,
+        policy: &Policy,
         record: Record,
     ) -> Result<Went, RequestError> {
         let node = &stored.node;
-        let Some(policy) = self.drains.policy(record.policy()) else { return Ok(Went::Done) };
         let survey = self.survey(node, policy).await?;
         let hindrances = survey.hindrances();
         if let Some(why) = in_one_line(&hindrances) {
@@ -62,10 +63,10 @@ impl Conductor {
     pub(super) async fn conduct(
         &self,
         stored: &StoredNode,
+        policy: &Policy,
         record: &Record,
     ) -> Result<Went, RequestError> {
         let node = &stored.node;
-        let Some(policy) = self.drains.policy(record.policy()) else { return Ok(Went::Done) };
         let (Some(started), Some(deadline)) = (record.started, record.deadline) else {
             return Ok(Went::Done);
         };
@@ -166,10 +167,10 @@ impl Conductor {
     pub(super) async fn expire(
         &self,
         stored: &StoredNode,
+        policy: &Policy,
         record: Record,
     ) -> Result<Went, RequestError> {
         let node = &stored.node;
-        let Some(policy) = self.drains.policy(record.policy()) else { return Ok(Went::Done) };
         let survey = self.survey(node, policy).await?;
         if survey.is_drained() {
             return self.finish(stored, record, &survey).await;

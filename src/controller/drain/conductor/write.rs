@@ -9,7 +9,7 @@ use crate::cluster::{RequestError, StoredNode, UpkeepPatch};
 #[cfg(test)]
 use crate::controller::flaw::Flaw;
 use crate::drain::{Change, Cordon, Record};
-use crate::model::{Upkeep, second_of};
+use crate::model::second_of;
 
 impl Conductor {
     pub(super) async fn write(
@@ -22,19 +22,13 @@ impl Conductor {
             change.unschedulable = Some(false);
         }
         let taints = self.taints(stored, &mut change);
-        let was_ours = stored
-            .node
-            .upkeep
-            .as_ref()
-            .is_some_and(|upkeep| upkeep.draino_conditions.is_some() && is_ours(upkeep));
-        let draino_conditions = match &change.record {
-            Some(record) if record.cordon == Cordon::Ours => Some(Some(record.draino_conditions())),
-            _ if was_ours => Some(None),
-            _ => None,
-        };
         let patch = UpkeepPatch {
             record: change.record.as_ref().map(Record::format),
-            draino_conditions,
+            draino_conditions: stored
+                .node
+                .upkeep
+                .as_deref()
+                .and_then(|upkeep| change.draino_conditions(upkeep)),
             unschedulable: change.unschedulable,
             retry_taken: change.retry_taken,
             taints,
@@ -77,14 +71,5 @@ impl Conductor {
             taints.push(json!({"key": &**key, "effect": "NoSchedule", "timeAdded": now}));
         }
         Some(taints)
-    }
-}
-
-fn is_ours(upkeep: &Upkeep) -> bool {
-    match upkeep.record.as_deref().map(Record::parse) {
-        Some(Ok(record)) => record.cordon == Cordon::Ours,
-        Some(Err(_)) => false,
-        // draino's own, taken over.
-        None => upkeep.unschedulable,
     }
 }

@@ -1,6 +1,7 @@
 //! Who is cordoned, who is uncordoned, and what a request that fails changes of it.
 
 use super::*;
+use crate::drain::{Cap, CapScope, Limit};
 
 #[tokio::test(start_paused = true)]
 async fn a_cordon_that_fails_is_followed_by_no_drain_and_tried_until_it_succeeds() {
@@ -176,6 +177,53 @@ async fn what_the_autoscaler_uncordons_gets_its_cordon_and_its_status_taint_agai
         stage.delete_node("n1");
         seconds(5).await;
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_second_cordon_that_fails_is_told_of_and_tried_until_it_succeeds() {
+    let mut stage = stage(notice(3600));
+    stage.bad_node("n1");
+    seconds(5).await;
+    stage.scale_down("n1");
+    seconds(5).await;
+    stage.refuse(Verb::Patch, Resource::Nodes, "", 403, None);
+    stage.keep("n1");
+    seconds(30).await;
+    assert!(!stage.is_cordoned("n1"));
+    assert_eq!((stage.told("Cordoning failed: "), stage.told("Cordoned node again")), (1, 0));
+    assert_eq!(stage.counted("draino_cordoned_nodes_total", &["failed"]), 1);
+    minutes(2).await;
+    assert!((2..=3).contains(&stage.told("Cordoning failed: ")), "once a minute");
+    stage.cluster.faults().clear();
+    minutes(1).await;
+    assert!(stage.is_cordoned("n1") && stage.phase("n1") == Some(DrainPhase::Scheduled));
+    assert_eq!((stage.told("Cordoned node again"), stage.cordons("n1")), (1, 2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_waits_for_room_when_the_autoscaler_takes_it_keeps_nobody_waiting() {
+    let stage = stage(|policy| {
+        policy.pace.caps = vec![Cap { scope: CapScope::Cluster, limit: Limit::Count(1) }];
+    });
+    stage.bad_node("n1");
+    seconds(5).await;
+    stage.bad_node("n2");
+    seconds(5).await;
+    assert!(stage.is_cordoned("n1") && !stage.is_cordoned("n2"));
+    stage.scale_down("n1");
+    seconds(5).await;
+    stage.keep("n1");
+    seconds(5).await;
+    assert!(stage.is_cordoned("n2") && !stage.is_cordoned("n1"), "now that one waits");
+    // What the API server says of it is newer than what is known.
+    stage.cluster.faults().hold_watches(Resource::Nodes, true);
+    stage.scale_down("n1");
+    seconds(5).await;
+    stage.cluster.faults().hold_watches(Resource::Nodes, false);
+    stage.delete_node("n2");
+    stage.bad_node("n3");
+    seconds(10).await;
+    assert!(stage.is_cordoned("n3") && !stage.is_cordoned("n1"));
 }
 
 #[tokio::test(start_paused = true)]

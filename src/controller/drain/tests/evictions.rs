@@ -1,7 +1,7 @@
 //! From the first eviction to a node without pods, with refusals on the way.
 
 use super::*;
-use crate::sim::embedded::Resource::{DaemonSets, Pods, StatefulSets};
+use crate::sim::embedded::Resource::{DaemonSets, PodDisruptionBudgets, Pods, StatefulSets};
 
 #[tokio::test(start_paused = true)]
 async fn a_condition_that_clears_before_the_drain_begins_stops_it() {
@@ -115,6 +115,42 @@ async fn without_the_list_of_its_pods_no_node_counts_as_drained() {
     stage.cluster.faults().clear();
     minutes(1).await;
     assert_eq!((stage.gone().len(), stage.phase("n1")), (1, Some(DrainPhase::Drained)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_drain_that_stands_still_says_why_on_its_node() {
+    for what in [Pods, PodDisruptionBudgets] {
+        let mut stage = stage(notice(10));
+        stage.bad_node("n1");
+        stage.pod("a", "n1");
+        seconds(5).await;
+        assert_eq!(stage.told("Drain stands still"), 0, "{what:?}");
+        stage.refuse(Verb::List, what, "", 500, None);
+        seconds(30).await;
+        assert_eq!(stage.told("Drain stands still, and is tried again: 500 "), 1, "{what:?}");
+        minutes(59).await;
+        let told = stage.told("Drain stands still");
+        assert!((4..=8).contains(&told), "with growing pauses: {told} of {what:?}");
+        assert_eq!(stage.told("Draining failed"), 0, "it has not even begun");
+        stage.cluster.faults().clear();
+        minutes(1).await;
+        assert_eq!((stage.gone().len(), stage.phase("n1")), (1, Some(DrainPhase::Drained)));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_standstill_of_a_drain_under_way_is_told_of_once() {
+    let mut stage = stage(|policy| policy.deadline = Some(Duration::from_secs(3600)));
+    stage.bad_node("n1");
+    stage.pod("a", "n1");
+    stage.budget(0);
+    seconds(30).await;
+    for standstills in 1..=3 {
+        stage.refuse(Verb::List, Pods, "", 500, Some(3));
+        minutes(3).await;
+        assert_eq!(stage.told("Drain stands still"), standstills);
+    }
+    assert_eq!((stage.phase("n1"), stage.gone().len()), (Some(DrainPhase::Draining), 0));
 }
 
 #[tokio::test(start_paused = true)]

@@ -10,7 +10,7 @@ const TAINTS: &str = "taint-eviction-controller";
 /// Component of the events of cordons and drains.
 const DRAINS: &str = "ostrakon";
 /// Kind, type and reason of those about cordons and drains.
-const OF_DRAINS: [(&str, &str, &str); 17] = [
+const OF_DRAINS: [(&str, &str, &str); 18] = [
     ("Node", "Normal", "CordonStarting"),
     ("Node", "Normal", "CordonSucceeded"),
     ("Node", "Warning", "CordonFailed"),
@@ -23,6 +23,7 @@ const OF_DRAINS: [(&str, &str, &str); 17] = [
     ("Node", "Normal", "DrainStarting"),
     ("Node", "Normal", "DrainSucceeded"),
     ("Node", "Warning", "DrainFailed"),
+    ("Node", "Warning", "DrainStalled"),
     ("Node", "Warning", "DrainedNodeLingers"),
     ("Node", "Warning", "DrainRecordUnreadable"),
     ("Node", "Warning", "GracePeriodCut"),

@@ -44,6 +44,9 @@ impl Story {
         if self.random.random_bool(0.3) {
             let name = self.some_node();
             self.cordon_as_draino(name);
+            if self.random.random_bool(0.3) {
+                self.cordon(name, false);
+            }
         }
     }
 

@@ -4,9 +4,9 @@ use serde_json::Value;
 
 use super::super::{number, text, time};
 use super::facts::{
-    annotation, bad, has_status_taint, is_open, is_removed, owner, status, unschedulable,
+    annotation, bad, has_status_taint, is_open, is_removed, owner, selects, status, unschedulable,
 };
-use super::{Drains, GUARDED, LATE, PROTECTED, RECORD};
+use super::{CONDITIONS, Drains, GUARDED, LATE, PROTECTED, RECORD};
 use crate::drain::{Cap, Undrainable};
 
 impl Drains {
@@ -30,6 +30,15 @@ impl Drains {
         let is_ours = text(&record, "/cordon") == "ours";
         if has_status_taint(node) && !is_ours {
             return Some("bears our taint and is not cordoned by us");
+        }
+        if record.is_null() && status(node, "DrainScheduled") == Some("True") {
+            return Some("is said to be drained soon, and nobody is about to");
+        }
+        // draino puts its annotation on together with its cordon.
+        let is_looked_after = self.policies.iter().any(|policy| selects(node, policy));
+        let is_in_use = !is_ours && !unschedulable(node);
+        if is_in_use && is_looked_after && annotation(node, CONDITIONS).is_some() {
+            return Some("is in use, and bears the mark of draino's cordon");
         }
         if is_ours && self.is_over(node, now, LATE, now) {
             return Some("has recovered and is still cordoned");

@@ -1,0 +1,103 @@
+//! Takes a node that is bad into its care: cordons it, and plans its drain.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::look::in_one_line;
+use super::{Conductor, UNTIL_ROOM, Went, is_unschedulable};
+use crate::cluster::{RequestError, StoredNode};
+use crate::drain::{Change, Claim, Cordon, DrainPhase, News, Policy, Record, Undrainable};
+use crate::model::{ConditionStatus, NodeName, later, second_of};
+
+impl Conductor {
+    pub(super) async fn begin(
+        &self,
+        stored: &StoredNode,
+        policy: &Policy,
+        claims: Vec<Claim>,
+        failures: u32,
+    ) -> Result<Went, RequestError> {
+        let node = &stored.node;
+        if !self.is_granted(node, policy) {
+            return Ok(Went::Later(UNTIL_ROOM));
+        }
+        let is_foreign = is_unschedulable(node);
+        let cordon = if is_foreign { Cordon::Foreign } else { Cordon::Ours };
+        let mut record = Record::new(self.session(), cordon, claims);
+        record.failures = failures;
+        let mut scheduled = None;
+        if policy.drain && node.ready.status != ConditionStatus::Unknown {
+            let hindrances = self.survey(node, policy).await?.hindrances();
+            match in_one_line(&hindrances) {
+                None => scheduled = Some(self.slot(&node.name, policy)),
+                Some(why) => {
+                    let pause = self.hindered(node, &why, &hindrances);
+                    if !is_foreign && policy.undrainable == Undrainable::Report {
+                        let mut ledger = self.drains.ledger.lock();
+                        ledger.give_back(&node.name);
+                        ledger.withdraw(&node.name);
+                        return Ok(Went::Later(pause));
+                    }
+                    record.next = Some(second_of(self.after(pause)));
+                    record.why = Some(why);
+                }
+            }
+        }
+        if let Some(at) = scheduled {
+            record.phase = DrainPhase::Scheduled;
+            record.scheduled = Some(at);
+        }
+        let news = if is_foreign { News::None } else { News::Cordoned };
+        if !is_foreign {
+            self.drains.reporter.cordoning(node);
+        }
+        let change = Change {
+            record: Some(record),
+            unschedulable: (!is_foreign).then_some(true),
+            retry_taken: false,
+            news,
+        };
+        let went = self.write(stored, change).await?;
+        if let Some(at) = scheduled {
+            self.drains.reporter.tell(node, &News::Scheduled(at));
+        }
+        Ok(went)
+    }
+
+    pub(super) async fn schedule(
+        &self,
+        stored: &StoredNode,
+        policy: &Policy,
+        record: Record,
+    ) -> Result<Went, RequestError> {
+        let node = &stored.node;
+        let hindrances = self.survey(node, policy).await?.hindrances();
+        if let Some(why) = in_one_line(&hindrances) {
+            return self.hold(stored, record, why, &hindrances).await;
+        }
+        let at = self.slot(&node.name, policy);
+        let record = Record {
+            phase: DrainPhase::Scheduled,
+            scheduled: Some(at),
+            next: None,
+            why: None,
+            ..record
+        };
+        self.write(stored, Change { news: News::Scheduled(at), ..Change::note(record) }).await
+    }
+
+    fn slot(&self, name: &NodeName, policy: &Policy) -> Timestamp {
+        let slot = self.drains.ledger.lock().slot(name, policy, self.shared.clock.now());
+        whole_up(slot)
+    }
+
+    pub(super) fn after(&self, pause: Duration) -> Timestamp {
+        later(self.shared.clock.now(), pause)
+    }
+}
+
+/// The second that a moment is in, or the next one: never earlier than it.
+pub(super) fn whole_up(moment: Timestamp) -> Timestamp {
+    second_of(later(moment, Duration::from_nanos(999_999_999)))
+}

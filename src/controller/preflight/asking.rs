@@ -1,0 +1,119 @@
+//! Asks the API server for rights, and waits for it.
+
+use std::time::Duration;
+
+use futures::{StreamExt, stream};
+use parking_lot::Mutex;
+use tokio::time::{Instant, sleep};
+use tracing::{info, warn};
+
+use super::PreflightError;
+use super::patience::{Meaning, News, Patience};
+use crate::backoff::Backoff;
+use crate::cluster::{Api, Permission, RequestError};
+use crate::drain::format_duration;
+use crate::leader;
+
+/// Questions asked at the same time. One after the other they take as long as all else before the
+/// lists; each of those at the same time opens a connection.
+const AT_ONCE: usize = 4;
+/// Pauses between tries. The longest is what a start may lose against a server that comes up.
+const BACKOFF: Backoff =
+    Backoff { first: Duration::from_millis(250), most: Duration::from_secs(4) };
+
+/// Questions to one API server.
+pub(super) struct Asking<'a> {
+    api: &'a Api,
+    server: &'a str,
+    patience: Mutex<Patience>,
+    wait: Duration,
+}
+
+impl<'a> Asking<'a> {
+    /// Begins to wait for it, if that is needed, for so long.
+    pub(super) fn new(api: &'a Api, server: &'a str, wait: Duration) -> Self {
+        let patience = Mutex::new(Patience::new(wait, Instant::now()));
+        Self { api, server, patience, wait }
+    }
+
+    /// Those of the permissions that are not there, in words.
+    pub(super) async fn missing(
+        &self,
+        needed: &[Permission],
+        namespace: &str,
+    ) -> Result<String, PreflightError> {
+        let mut missing = Vec::new();
+        let asked = needed.iter().map(async |&permission| {
+            // Objects are created under any name or none.
+            let named = !namespace.is_empty() && permission.verb != "create";
+            let name = if named { leader::LEASE } else { "" };
+            (permission, self.ask(permission, namespace, name).await)
+        });
+        let mut answers = stream::iter(asked).buffered(AT_ONCE);
+        while let Some((permission, answer)) = answers.next().await {
+            match answer {
+                Ok(true) => {}
+                Ok(false) => missing.push(permission.to_string()),
+                Err(cause) => return Err(self.failed(cause)),
+            }
+        }
+        Ok(missing.join(", "))
+    }
+
+    /// Asks, and asks again while the server cannot answer now.
+    async fn ask(
+        &self,
+        permission: Permission,
+        namespace: &str,
+        name: &str,
+    ) -> Result<bool, RequestError> {
+        let mut failures = 0;
+        loop {
+            let answer = self.api.is_allowed(permission, namespace, name).await;
+            let (left, news) = self.patience.lock().hear(Meaning::of(&answer), Instant::now());
+            if let Some(news) = news {
+                self.tell(news, answer.as_ref().err());
+            }
+            let Some(left) = left else { return answer };
+            let asked = match &answer {
+                Err(RequestError::Status(answer)) => answer.retry_after,
+                _ => None,
+            };
+            failures += 1;
+            sleep(BACKOFF.pause_asked(failures, 0, asked).min(left)).await;
+        }
+    }
+
+    fn waited(&self) -> Duration {
+        self.patience.lock().waited(Instant::now())
+    }
+
+    fn tell(&self, news: News, error: Option<&RequestError>) {
+        let server = self.server;
+        let waited = format_duration(Duration::from_secs(self.waited().as_secs()));
+        match news {
+            News::Waits => {
+                let error = error.map(tracing::field::display);
+                let wait = format_duration(self.wait);
+                warn!(server, error, waited, wait, "waiting for the API server");
+            }
+            News::Answers => info!(server, waited, "the API server answers"),
+        }
+    }
+
+    fn failed(&self, cause: RequestError) -> PreflightError {
+        let (server, waited) = (self.server.to_owned(), self.waited());
+        match &cause {
+            RequestError::Status(answer) if answer.code == 401 => {
+                PreflightError::Unauthorized(cause)
+            }
+            RequestError::Timeout(_) | RequestError::Transport(_) | RequestError::WrongPeer(_) => {
+                PreflightError::Unreachable { server, cause, waited }
+            }
+            _ => PreflightError::Refused { server, cause, waited },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
