@@ -9,7 +9,7 @@ use ostrakon::clock::system_time;
 use serde_json::json;
 
 use super::evidence::{
-    LATE, QUIET, SOON, only_these_evicted, only_these_evicted_of_those_tried, seconds, this_second,
+    AFTER, QUIET, SOON, only_these_evicted, only_these_evicted_of_those_tried, seconds, this_second,
 };
 use crate::ctx::{Ctx, Scenario, trial};
 use crate::harness::cluster::pod;
@@ -71,9 +71,9 @@ async fn the_api_server_is_away(ctx: &Ctx, how: How) -> Result<()> {
     let patience = back.max(soon_at) + seconds(20);
     try_join!(
         witness.deleted_between(&soon, soon_at, patience),
-        witness.deleted_between(&far, far_at, far_at.max(back) + LATE),
+        witness.deleted_between(&far, far_at, far_at.max(back) + AFTER),
         witness.deleted_within([&victim], SOON),
-        witness.never_deleted_until([&forever, &saved], far_at.max(back) + LATE),
+        witness.never_deleted_until([&forever, &saved], far_at.max(back) + AFTER),
     )?;
     only_these_evicted(bed, &arena, &[&soon, &far, &victim]).await?;
     ostrakon.stop().await?;
@@ -146,7 +146,7 @@ async fn behind_a_cut_watch_only_what_is_still_condemned_goes(ctx: &Ctx) -> Resu
     let second = arena.create(pod("reborn").on(&n).grace(0).tolerates("k")).await?;
 
     // It knows what it knew, asks the API server before it acts, and that one answers.
-    witness.deleted_within([&condemned], (seconds(6) + LATE).try_into()?).await?;
+    witness.deleted_within([&condemned], (seconds(6) + AFTER).try_into()?).await?;
     witness.never_deleted_until([&forever, &second, &saved], deadline + seconds(3)).await?;
     let metrics = ostrakon.metrics().await?;
     let unconfirmed = metrics.sum("ostrakon_evictions_total", &[("result", "unconfirmed")]);
@@ -187,8 +187,8 @@ async fn behind_a_cut_pod_watch_new_tolerations_count(ctx: &Ctx) -> Result<()> {
     let patch = Patch::Merge(json!({ "spec": { "tolerations": tolerations } }));
     arena.pods().patch(&spared.name, &PatchParams::default(), &patch).await?;
 
-    witness.deleted_within([&condemned], (seconds(6) + LATE).try_into()?).await?;
-    let left = (deadline + LATE).duration_since(system_time()).max(seconds(0));
+    witness.deleted_within([&condemned], (seconds(6) + AFTER).try_into()?).await?;
+    let left = (deadline + AFTER).duration_since(system_time()).max(seconds(0));
     tokio::time::sleep(left.try_into()?).await;
     proxy.clear();
     tokio::time::sleep(QUIET).await;
