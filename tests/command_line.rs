@@ -16,7 +16,7 @@ use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 /// Nothing here waits for an answer that never comes.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 fn folder() -> TempDir {
     tempfile::tempdir().unwrap()

@@ -7,6 +7,7 @@
 
 use std::io::{BufRead, BufReader, Lines, Read};
 use std::net::TcpListener;
+use std::panic::{catch_unwind, resume_unwind};
 use std::process::{Child, ChildStdout, Command, ExitCode, Output, Stdio};
 use std::time::Duration;
 
@@ -22,7 +23,7 @@ fn main() -> ExitCode {
     let has_kubectl = Command::new("kubectl").arg("help").output().is_ok();
     let trial = |name: &str, run: fn()| {
         Trial::test(name, move || {
-            run();
+            in_time(run);
             Ok::<(), Failed>(())
         })
     };
@@ -49,6 +50,30 @@ fn main() -> ExitCode {
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 
+/// The demo says that the machine is too busy to tell the story: nothing was shown.
+struct TooBusy;
+
+/// How often a trial is tried for which the machine is too busy.
+const TRIES: usize = 5;
+
+fn in_time(run: fn()) {
+    for _ in 1..TRIES {
+        match catch_unwind(run) {
+            Err(panic) if panic.is::<TooBusy>() => {}
+            Err(panic) => resume_unwind(panic),
+            Ok(()) => return,
+        }
+    }
+    run();
+}
+
+/// Ends the trial if that is why the demo has ended.
+fn unless_busy(said: &str) {
+    if said.contains("this machine is too busy to tell the story in time") {
+        resume_unwind(Box::new(TooBusy));
+    }
+}
+
 fn ostrakon(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ostrakon"));
     command.args(arguments).stdin(Stdio::null());
@@ -56,7 +81,9 @@ fn ostrakon(arguments: &[&str]) -> Command {
 }
 
 fn run(arguments: &[&str]) -> Output {
-    ostrakon(arguments).output().unwrap()
+    let output = ostrakon(arguments).output().unwrap();
+    unless_busy(&String::from_utf8_lossy(&output.stderr));
+    output
 }
 
 /// A demo at work. Dropping it ends it.
@@ -81,7 +108,9 @@ impl Demo {
                 return line;
             }
         }
-        panic!("the demo ended without that line");
+        let (code, said) = self.end();
+        unless_busy(&said);
+        panic!("the demo ended without that line: {code:?}, {said}");
     }
 
     fn next_event(&mut self, event: &str) -> Value {
@@ -180,8 +209,8 @@ fn the_rules_of_the_built_in_controller_fail_it() {
     let text = String::from_utf8(output.stdout).unwrap();
     let summary: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
     assert_eq!((&summary["event"], &summary["ok"]), (&"summary".into(), &false.into()));
-    let failure = summary["failures"][0].as_str().unwrap();
-    assert!(failure.contains("more than 10s late"), "{failure}");
+    let failures = summary["failures"].to_string();
+    assert!(failures.contains("more than 10s late"), "{failures}");
 }
 
 fn the_story_comes_out_under_faults() {
@@ -280,9 +309,11 @@ fn kubectl_works_on_what_it_serves() {
         assert!(output.status.success(), "kubectl {arguments}: {said}");
         said
     };
-    assert_eq!(kubectl("get nodes").matches(" Ready ").count(), 10);
+    // One of the nodes falls silent sooner or later, and some pods go.
+    let nodes = kubectl("get nodes");
+    assert!(nodes.matches(" Ready ").count() >= 9 && nodes.lines().count() == 11, "{nodes}");
     let pods = kubectl("get pods -A");
-    assert!(pods.matches("1/1").count() >= 80, "{pods}");
+    assert!(pods.matches("1/1").count() >= 50, "{pods}");
     assert_eq!(demo.next_event("summary")["ok"], true);
 
     // The controller goes on: what somebody taints now is evicted too.
@@ -295,7 +326,7 @@ fn kubectl_works_on_what_it_serves() {
     assert!(described.contains("mine:NoExecute"), "{described}");
     kubectl("taint nodes node-01 mine-");
     demo.next(|line| line["event"] == "untainted" && line["taint"] == "mine");
-    let drained = kubectl("drain node-03 --ignore-daemonsets --timeout=60s");
+    let drained = kubectl("drain node-03 --ignore-daemonsets --timeout=180s");
     assert!(drained.contains("node/node-03 drained"), "{drained}");
     // Twice, as some do: to the process and to its group.
     demo.interrupt();
@@ -310,7 +341,7 @@ fn kubectl_works_on_what_it_serves() {
 
 fn wait_for(holds: impl Fn() -> bool) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-    for _ in 0..50 {
+    for _ in 0..300 {
         if holds() {
             return;
         }

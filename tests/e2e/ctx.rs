@@ -1,11 +1,20 @@
 //! What a scenario is given, and how it is run.
+//!
+//! A machine may stall at any moment, for ten seconds and more: the tests, the API server, its
+//! controllers, ostrakon. So a scenario that shares the control plane asks how soon something is done
+//! only in the sense of [`SOON`], takes times from what the API stored or wrote down, and where it has
+//! to do something before a moment, does it [`before`] that. If the machine was too slow for it,
+//! nothing was shown, and it is played again with more time. How soon things are done is asked by
+//! scenarios that run alone.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Error, Result, bail};
+use jiff::{SignedDuration, Timestamp};
 use libtest_mimic::{Arguments, Failed, Trial};
+use ostrakon::clock::system_time;
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::RwLock;
@@ -15,23 +24,68 @@ use crate::harness::ostrakon::Launch;
 use crate::harness::{Arena, Bed, Ostrakon, User};
 use crate::scenarios::drains;
 
+/// How long something that is to happen at once may take. It does not tell quick from slow: it ends
+/// the wait for what never comes.
+pub(crate) const SOON: Duration = Duration::from_secs(60);
+
 /// The longest that a scenario may take unless it says otherwise.
-const LIMIT: Duration = Duration::from_secs(240);
+const LIMIT: Duration = Duration::from_secs(480);
 
 /// The longest that is spent on removing what a scenario leaves behind.
 const CLEANING: Duration = Duration::from_secs(120);
+
+/// How often a scenario is played if the machine is too slow for it.
+const TRIES: u32 = 5;
+
+/// The machine was too slow for what a scenario is about, so nothing was shown. It is told by the
+/// test's own clock and what the test itself did, or in such a way that a fault of ostrakon's would
+/// come to it each time: the last try fails.
+#[derive(Debug, thiserror::Error)]
+#[error("the machine was too slow {0}")]
+pub(crate) struct TooSlow(String);
+
+impl TooSlow {
+    /// `to` do what?
+    pub(crate) fn error(what: &str) -> Error {
+        Self(what.to_owned()).into()
+    }
+}
+
+/// Does what must have been done before `moment`. Whatever came of it later says that the machine
+/// was too slow `to` do it, and nothing else.
+pub(crate) async fn before<T>(
+    moment: Timestamp,
+    what: &str,
+    done: impl Future<Output = Result<T>>,
+) -> Result<T> {
+    let left = moment.duration_since(system_time()).max(SignedDuration::ZERO);
+    let outcome = timeout(left.try_into()?, done).await;
+    match outcome {
+        Ok(outcome) if system_time() < moment => outcome,
+        Ok(Err(error)) => Err(TooSlow::error(&format!("{what}: {error:#}"))),
+        _ => Err(TooSlow::error(what)),
+    }
+}
 
 /// A scenario's view of the world.
 pub(crate) struct Ctx {
     house: Arc<House>,
     name: String,
     arenas: Mutex<Vec<Arena>>,
+    /// By how much its countdowns are longer than they need to be.
+    stretch: i64,
 }
 
 impl Ctx {
     /// The control plane, shared unless the scenario runs alone.
     pub(crate) fn bed(&self) -> &Bed {
         &self.house.bed
+    }
+
+    /// So many seconds, or more where the machine was too slow before: for countdowns in which the
+    /// scenario has something to do.
+    pub(crate) fn seconds(&self, seconds: i64) -> i64 {
+        seconds * self.stretch
     }
 
     /// A new namespace, in which nodes are created too. All of it is removed at the end.
@@ -205,7 +259,8 @@ impl Scenario {
         match floor {
             Floor::House(house) => {
                 let (house, handle) = (Arc::clone(house), handle.clone());
-                Trial::test(name, move || self.run_in(house, &handle)).with_ignored_flag(on_request)
+                Trial::test(name, move || self.run_in(&house, &handle))
+                    .with_ignored_flag(on_request)
             }
             Floor::Absent => {
                 let run = || Err(Failed::from("there is no control plane to run this on"));
@@ -215,17 +270,32 @@ impl Scenario {
         }
     }
 
-    fn run_in(self, house: Arc<House>, handle: &Handle) -> Result<(), Failed> {
+    fn run_in(&self, house: &Arc<House>, handle: &Handle) -> Result<(), Failed> {
+        let mut stretch = 1;
+        loop {
+            let outcome = self.play(house, handle, stretch);
+            match outcome {
+                Err(error) if error.is::<TooSlow>() && stretch < 1 << (TRIES - 1) => {
+                    say_again(&self.name, &error);
+                    stretch *= 2;
+                }
+                outcome => return outcome.map_err(failed),
+            }
+        }
+    }
+
+    fn play(&self, house: &Arc<House>, handle: &Handle, stretch: i64) -> Result<()> {
         let ctx = Ctx {
-            house,
+            house: Arc::clone(house),
             name: self.name.rsplit("::").next().unwrap_or_default().to_owned(),
             arenas: Mutex::default(),
+            stretch,
         };
         let mut shared = None;
         let mut alone = None;
         if self.alone {
             alone = Some(handle.block_on(ctx.house.turn.write()));
-            handle.block_on(ctx.house.stop_ostrakon()).map_err(failed)?;
+            handle.block_on(ctx.house.stop_ostrakon())?;
         } else {
             shared = Some(handle.block_on(ctx.house.turn.read()));
         }
@@ -235,8 +305,14 @@ impl Scenario {
         // What is left over after this is in nobody's way.
         let _ = handle.block_on(async { timeout(CLEANING, ctx.clean_up(self.alone)).await });
         drop((shared, alone));
-        outcome.unwrap_or_else(|panic| resume_unwind(panic)).map_err(failed)
+        outcome.unwrap_or_else(|panic| resume_unwind(panic))
     }
+}
+
+/// Says that a scenario is played again. Always: a machine that is too slow for it is to be seen.
+#[allow(clippy::print_stderr, reason = "whoever reads the run wants to know")]
+fn say_again(name: &str, error: &Error) {
+    eprintln!("  once more: {name}: {error:#}");
 }
 
 /// Says how long a scenario took, to whoever asks by `OSTRAKON_TIMES=1`.

@@ -5,7 +5,8 @@
 //! cannot be had, all are reported as ignored.
 //!
 //! To add one, write `async fn it_does_this(ctx: &Ctx) -> Result<()>` in a module of `scenarios`
-//! and name it in the module's `trials()`.
+//! and name it in the module's `trials()`. If it shares the control plane it must hold on a machine
+//! that stalls; [`ctx`] says how.
 //!
 //! After a failure the folder with all logs is kept, and its path printed. `OSTRAKON_KEEP_BED=1`
 //! keeps it always. `OSTRAKON_TIMES=1` prints how long each scenario took. `OSTRAKON_CONTROL_PLANE`

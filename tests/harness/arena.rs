@@ -29,7 +29,7 @@ use super::witness::Witness;
 const AT_ONCE: usize = 16;
 
 /// The controllers make a namespace's account within a second, on a busy machine later.
-const ACCOUNT: Duration = Duration::from_secs(60);
+const ACCOUNT: Duration = Duration::from_secs(120);
 
 /// A namespace and nodes. Clones are the same arena.
 #[derive(Clone)]

@@ -35,7 +35,7 @@ pub enum TaintEviction {
 #[derive(Clone, Debug, Default)]
 pub struct BedOptions {
     controller_manager: Option<TaintEviction>,
-    fast_node_monitor: bool,
+    node_grace: Option<Duration>,
     scheduler: bool,
     apiserver_flags: Vec<String>,
     controller_manager_flags: Vec<String>,
@@ -48,10 +48,11 @@ impl BedOptions {
         self
     }
 
-    /// Makes the node lifecycle controller look every second, and take a node for lost after 6 s
-    /// instead of 50. Kubelets must then renew their leases every 2 s.
-    pub fn fast_node_monitor(mut self) -> Self {
-        self.fast_node_monitor = true;
+    /// Makes the node lifecycle controller look every second, and take a node for lost after `grace`
+    /// instead of 50 s. Kubelets must then renew their leases every 2 s: the rest of the grace is how
+    /// long a machine may stall without any node being lost.
+    pub fn node_monitor(mut self, grace: Duration) -> Self {
+        self.node_grace = Some(grace);
         self
     }
 
@@ -370,7 +371,7 @@ impl Bed {
 
     /// How often kubelets must renew their leases here.
     pub fn lease_interval(&self) -> Duration {
-        Duration::from_secs(if self.options.fast_node_monitor { 2 } else { 10 })
+        Duration::from_secs(if self.options.node_grace.is_some() { 2 } else { 10 })
     }
 
     /// All requests that the audit policy records, up to now.
@@ -560,15 +561,15 @@ impl Place {
             controllers_flag(taint_eviction),
         ]);
         flags.extend(self.server.ca.iter().map(|ca| format!("--root-ca-file={}", ca.display())));
-        if options.fast_node_monitor {
+        if let Some(grace) = options.node_grace {
             let fast = [
                 "--node-monitor-period=1s",
-                "--node-monitor-grace-period=6s",
                 "--node-startup-grace-period=5s",
                 "--node-eviction-rate=100",
                 "--secondary-node-eviction-rate=100",
             ];
             flags.extend(fast.map(str::to_owned));
+            flags.push(format!("--node-monitor-grace-period={}s", grace.as_secs()));
         }
         flags.extend(options.controller_manager_flags.iter().cloned());
         let health = format!("https://127.0.0.1:{port}/healthz");

@@ -11,10 +11,10 @@ use super::process::{Ended, Leash, Process, Program, log_tail};
 use super::{http, wait};
 
 /// The longest that a component may take to be ready; the machine may be busy.
-const START: Duration = Duration::from_secs(90);
+const START: Duration = Duration::from_secs(180);
 
 /// The longest that a component may take to end when asked to.
-const STOP: Duration = Duration::from_secs(30);
+const STOP: Duration = Duration::from_secs(120);
 
 /// How a component is brought down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

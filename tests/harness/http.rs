@@ -9,8 +9,8 @@ use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
 use kube::client::ConfigExt as _;
 
-/// Loopback answers at once or not at all.
-const TIMEOUT: Duration = Duration::from_secs(10);
+/// Loopback answers at once or not at all, but the machine may stall.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Fetches `url`, whatever certificate the server shows.
 pub async fn get(url: &str) -> Result<(u16, String)> {

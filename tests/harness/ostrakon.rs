@@ -1,5 +1,7 @@
 //! The program under test, as a user runs it: a child process with a kubeconfig.
 
+use std::fs::File;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,11 +14,11 @@ use super::metrics::Metrics;
 use super::process::{Ended, Leash, Process, Program};
 use super::{http, ports, wait};
 
-/// How long it may take until nodes and pods are synced, on a busy machine.
-const READY: Duration = Duration::from_secs(30);
+/// How long it may take until nodes and pods are synced, on a machine that stalls.
+const READY: Duration = Duration::from_secs(90);
 
-/// How long it may take to finish its requests after SIGTERM.
-const STOP: Duration = Duration::from_secs(20);
+/// How long it may take to end after SIGTERM. Its own bound is asserted where it runs alone.
+const STOP: Duration = Duration::from_secs(60);
 
 static RUNS: AtomicUsize = AtomicUsize::new(0);
 
@@ -193,6 +195,24 @@ impl Ostrakon {
 
     pub fn log_path(&self) -> &Path {
         &self.log
+    }
+
+    /// Waits until one line of its log has all of these words.
+    pub async fn says(&self, words: &[&str], patience: Duration) -> Result<()> {
+        let mut log = File::open(&self.log)?;
+        let mut line = String::new();
+        wait::until(&format!("ostrakon to say {words:?}"), patience, async || {
+            // What is half written stays for the next time.
+            let mut new = Vec::new();
+            log.read_to_end(&mut new)?;
+            line.push_str(&String::from_utf8_lossy(&new));
+            let whole = line.rfind('\n').map_or(0, |end| end + 1);
+            let is_it = |line: &str| words.iter().all(|word| line.contains(word));
+            let found = line[..whole].lines().any(is_it);
+            line.drain(..whole);
+            Ok(found.then_some(()))
+        })
+        .await
     }
 
     /// All that it has logged up to now.

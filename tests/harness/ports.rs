@@ -1,7 +1,10 @@
 //! Free ports on loopback.
+//!
+//! Between the moment at which a port is found free and the one at which a component listens on it,
+//! and again while the component is down, other test processes must not find it free too. So its
+//! number is kept in UDP, where nobody needs it, for as long as this process lives.
 
-use std::collections::BTreeSet;
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::{Ipv4Addr, TcpListener, UdpSocket};
 use std::ops::Range;
 
 use anyhow::{Result, bail};
@@ -15,13 +18,18 @@ const RANGE: Range<u16> = 15_000..32_000;
 /// How many ports are tried.
 const TRIES: usize = 200;
 
-static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
+static KEPT: Mutex<Vec<UdpSocket>> = Mutex::new(Vec::new());
 
-/// A port that nobody listens on and that no earlier call returned.
+/// A port that nobody listens on and that no other call returned, in whichever process.
 pub fn free_port() -> Result<u16> {
     for _ in 0..TRIES {
         let port = rand::random_range(RANGE);
-        if GIVEN.lock().insert(port) && TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
+        let address = (Ipv4Addr::LOCALHOST, port);
+        let Ok(number) = UdpSocket::bind(address) else {
+            continue;
+        };
+        if TcpListener::bind(address).is_ok() {
+            KEPT.lock().push(number);
             return Ok(port);
         }
     }

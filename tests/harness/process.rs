@@ -6,7 +6,7 @@
 //! process groups of their own, so that a Ctrl-C does not reach all of them at once: an API server
 //! that loses its etcd first hangs.
 
-use std::fs::{File, OpenOptions};
+use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -17,6 +17,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use parking_lot::Mutex;
 use rustix::process::{Pid, Signal, kill_process};
+use tempfile::NamedTempFile;
 use tokio::time::Instant;
 
 /// How often a process that is asked to end is looked at.
@@ -282,9 +283,13 @@ impl Drop for Watchman {
     }
 }
 
-/// Creates a file with `content`.
+/// Creates a file with `content`, or replaces it in one step: somebody may be reading it.
 pub fn write_file(path: &Path, content: &str) -> Result<()> {
-    File::create(path)
-        .and_then(|mut file| file.write_all(content.as_bytes()))
-        .with_context(|| format!("write {}", path.display()))
+    let write = || -> Result<()> {
+        let mut file = NamedTempFile::new_in(path.parent().context("a path without folder")?)?;
+        file.write_all(content.as_bytes())?;
+        file.persist(path)?;
+        Ok(())
+    };
+    write().with_context(|| format!("write {}", path.display()))
 }

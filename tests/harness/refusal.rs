@@ -19,7 +19,7 @@ use super::users::User;
 use super::wait;
 
 /// A policy works a moment after it was written.
-const EFFECTIVE: Duration = Duration::from_secs(30);
+const EFFECTIVE: Duration = Duration::from_secs(90);
 
 /// What the refusals say.
 pub const MESSAGE: &str = "refused by a test";

@@ -4,14 +4,18 @@
 use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::sync::Arc;
+use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Error, Result, bail, ensure};
 use futures::TryStreamExt as _;
 use kube::api::{ListParams, WatchEvent, WatchParams};
 use kube::{Api, ResourceExt};
 use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 use tokio::task::AbortHandle;
+
+/// How long to wait before a watch that has ended is taken up again.
+const AGAIN: Duration = Duration::from_millis(100);
 
 /// Counts objects that are in a state, from its start on.
 pub struct Tally {
@@ -76,6 +80,7 @@ impl Tally {
     }
 }
 
+/// Follows the objects until the API server says that it cannot tell of all of them.
 async fn follow<K>(
     api: &Api<K>,
     params: &WatchParams,
@@ -87,20 +92,44 @@ where
     K: kube::Resource + Clone + Debug + DeserializeOwned + 'static,
 {
     loop {
-        let mut stream = std::pin::pin!(api.watch(params, &version).await?);
-        while let Some(event) = stream.try_next().await? {
-            match event {
-                WatchEvent::Added(object) | WatchEvent::Modified(object) => {
-                    version = object.resource_version().unwrap_or_default();
-                    log.lock().set(object.name_any(), counts(&object));
-                }
-                WatchEvent::Deleted(object) => {
-                    version = object.resource_version().unwrap_or_default();
-                    log.lock().set(object.name_any(), false);
-                }
-                WatchEvent::Bookmark(bookmark) => version = bookmark.metadata.resource_version,
-                WatchEvent::Error(status) => bail!("{}", status.message),
+        match watch(api, params, &mut version, counts, log).await {
+            // From where it was, so no moment is missed.
+            Err(error) if !is_broken(&error) => {}
+            outcome => outcome?,
+        }
+        tokio::time::sleep(AGAIN).await;
+    }
+}
+
+/// Whether nothing but a new list would help.
+fn is_broken(error: &Error) -> bool {
+    matches!(error.downcast_ref(), None | Some(kube::Error::Api(_)))
+}
+
+async fn watch<K>(
+    api: &Api<K>,
+    params: &WatchParams,
+    version: &mut String,
+    counts: fn(&K) -> bool,
+    log: &Mutex<Counts>,
+) -> Result<()>
+where
+    K: kube::Resource + Clone + Debug + DeserializeOwned + 'static,
+{
+    let mut stream = std::pin::pin!(api.watch(params, version).await?);
+    while let Some(event) = stream.try_next().await? {
+        match event {
+            WatchEvent::Added(object) | WatchEvent::Modified(object) => {
+                *version = object.resource_version().unwrap_or_default();
+                log.lock().set(object.name_any(), counts(&object));
             }
+            WatchEvent::Deleted(object) => {
+                *version = object.resource_version().unwrap_or_default();
+                log.lock().set(object.name_any(), false);
+            }
+            WatchEvent::Bookmark(bookmark) => *version = bookmark.metadata.resource_version,
+            WatchEvent::Error(status) => bail!("{}", status.message),
         }
     }
+    Ok(())
 }

@@ -22,7 +22,7 @@ use tokio::time::Instant;
 
 use super::cluster::PodRef;
 
-/// How long to wait before the list and the watch are tried again.
+/// How long to wait before the list or the watch is tried again.
 const AGAIN: Duration = Duration::from_millis(100);
 
 /// When this process learned of something.
@@ -109,7 +109,7 @@ impl Witness {
 
     /// Waits until the witness knows of `pod`: a watch is a moment behind.
     pub async fn seen(&self, pod: &PodRef) -> Result<Sighting> {
-        self.until(Duration::from_secs(10), || self.sighting(pod))
+        self.until(Duration::from_secs(60), || self.sighting(pod))
             .await
             .with_context(|| format!("the witness never saw {pod}"))
     }
@@ -132,7 +132,8 @@ impl Witness {
         self.all_within("gone", pods, patience, |sighting| sighting.gone.is_some()).await
     }
 
-    /// Waits until `end`, and fails as soon as one of `pods` is deleted or marked for it.
+    /// Waits until `end`, and fails as soon as one of `pods` is deleted or marked for it. What is
+    /// learned of after the end does not count: this process may have stalled.
     pub async fn never_deleted_until<'a>(
         &self,
         pods: impl IntoIterator<Item = &'a PodRef>,
@@ -148,11 +149,13 @@ impl Witness {
         pods: impl IntoIterator<Item = &'a PodRef>,
         duration: Duration,
     ) -> Result<()> {
+        let end = Instant::now() + duration;
         let uids: BTreeSet<&str> = pods.into_iter().map(|pod| pod.uid.as_str()).collect();
         let touched = || {
             let sightings = self.shared.sightings.lock();
             let mut wanted = uids.iter().filter_map(|uid| sightings.get(*uid));
-            wanted.find(|sighting| sighting.touched().is_some()).cloned()
+            let in_time = |moment: Moment| moment.at <= end;
+            wanted.find(|sighting| sighting.touched().is_some_and(in_time)).cloned()
         };
         match self.until(duration, touched).await {
             Some(sighting) => bail!("{} was to be left alone: {sighting:?}", sighting.pod),
@@ -266,8 +269,13 @@ impl Witness {
 impl Shared {
     async fn follow(self: Arc<Self>, pods: Api<Pod>, mut version: String) {
         loop {
+            // A watch that has only run out goes on where it was, so that no pod is missed that
+            // comes and goes meanwhile.
+            if self.watch(&pods, &mut version).await.is_ok() {
+                tokio::time::sleep(AGAIN).await;
+                continue;
+            }
             // Whatever went wrong, a new list tells what is true.
-            let _ = self.watch(&pods, version).await;
             version = loop {
                 if let Ok(version) = self.list(&pods).await {
                     break version;
@@ -298,17 +306,21 @@ impl Shared {
         list.metadata.resource_version.context("a list without resourceVersion")
     }
 
-    async fn watch(&self, pods: &Api<Pod>, version: String) -> Result<()> {
-        let stream = pods.watch(&WatchParams::default(), &version).await?;
+    async fn watch(&self, pods: &Api<Pod>, version: &mut String) -> Result<()> {
+        let stream = pods.watch(&WatchParams::default(), version).await?;
         let mut stream = std::pin::pin!(stream);
         while let Some(event) = stream.try_next().await? {
             match event {
-                WatchEvent::Added(pod) | WatchEvent::Modified(pod) => self.see(&pod),
+                WatchEvent::Added(pod) | WatchEvent::Modified(pod) => {
+                    self.see(&pod);
+                    *version = pod.metadata.resource_version.unwrap_or_default();
+                }
                 WatchEvent::Deleted(pod) => {
                     self.see(&pod);
                     self.lose(&pod);
+                    *version = pod.metadata.resource_version.unwrap_or_default();
                 }
-                WatchEvent::Bookmark(_) => {}
+                WatchEvent::Bookmark(bookmark) => *version = bookmark.metadata.resource_version,
                 WatchEvent::Error(status) => bail!("the watch failed: {}", status.message),
             }
         }

@@ -16,13 +16,13 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use super::difference::differences;
-use super::stories::{Asked, Story, World};
+use super::stories::{Asked, LATER, Story, World};
 use crate::harness::cluster::ARENA_LABEL;
 use crate::harness::witness::Sighting;
 use crate::harness::{Verb, wait};
 
-/// How long events and the last writes may take, on a busy machine.
-const SOON: Duration = Duration::from_secs(20);
+/// How long events and the last writes may take, on a machine that stalls.
+const SOON: Duration = Duration::from_secs(90);
 
 /// How long nothing more may happen after all that was to happen.
 const QUIET: Duration = Duration::from_millis(1500);
@@ -31,7 +31,7 @@ const QUIET: Duration = Duration::from_millis(1500);
 const SETTLED: Duration = Duration::from_secs(8);
 
 /// Deletions for taints are told apart by so many seconds: those of a story are due at multiples.
-const CLASS: Duration = Duration::from_secs(6);
+const CLASS: Duration = Duration::from_secs(LATER.unsigned_abs());
 
 /// So much earlier may a deletion be seen: `timeAdded` loses up to a second.
 const EARLY: Duration = Duration::from_millis(1500);

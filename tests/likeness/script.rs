@@ -87,7 +87,7 @@ impl Sent<'_> {
     /// Waits until the disruption controller has reckoned the budget at `path`.
     async fn reckoned(&self, path: &str) -> Result<()> {
         const PAUSE: Duration = Duration::from_millis(50);
-        for _ in 0..400 {
+        for _ in 0..1200 {
             let request = Request::get(path).header("Accept", JSON).body(Vec::new().into())?;
             let body = self.client.send(request).await?.into_body().collect_bytes().await?;
             let budget: Value = serde_json::from_slice(&body)?;

@@ -20,12 +20,15 @@ use crate::harness::cluster::{ARENA_LABEL, pod};
 use crate::harness::workloads::{APP, Held};
 use crate::harness::{Arena, NodeRef, PodRef, PodSketch, Verb, Witness, no_execute, wait};
 
-/// How long something may take that is to happen soon, on a busy machine.
-const SOON: Duration = Duration::from_secs(30);
+/// How long something may take that is to happen soon, on a machine that stalls.
+const SOON: Duration = Duration::from_secs(120);
 
 /// The policy under which nodes are drained here, and the label by which they choose it.
 const POLICY: &str = "likeness";
 const POLICY_LABEL: &str = "ostrakon.test/policy";
+
+/// Who does not go at once for a taint goes so many seconds later: stalls of a machine are shorter.
+pub(crate) const LATER: i64 = 15;
 
 /// The condition that it drains for.
 const BROKEN: &str = "Broken";
@@ -79,8 +82,9 @@ impl<'a> World<'a> {
         asked: impl Fn() -> Result<Vec<Asked>> + Send + Sync + 'a,
     ) -> Result<Self> {
         let witness = arena.witness().await?;
-        // Long enough that pods which are evicted together are still there together.
-        let options = Options { stop_time: Duration::from_secs(2), ..Options::default() };
+        // Long enough that pods which are evicted together are still there together, although the
+        // controller stalls in between.
+        let options = Options { stop_time: Duration::from_secs(10), ..Options::default() };
         let kubelets = HollowKubelets::start(client, options).await?;
         Ok(Self { arena, kubelets, witness, asked: Box::new(asked), steps: Mutex::default() })
     }
@@ -209,8 +213,8 @@ async fn taints(world: &World<'_>) -> Result<()> {
             pod("bare").on(&n),
             pod("zero").on(&n).tolerates_for("k", 0),
             pod("other-key").on(&n).tolerates("kk"),
-            pod("six").on(&n).tolerates_for("k", 6),
-            pod("system").on(&n).tolerates_for("k", 6).priority_class("system-node-critical"),
+            pod("timed").on(&n).tolerates_for("k", LATER),
+            pod("system").on(&n).tolerates_for("k", LATER).priority_class("system-node-critical"),
             pod("long").on(&n).tolerates_for("k", 3600),
             pod("forever").on(&n).tolerates("k"),
             pod("anything").on(&n).tolerates_everything(),
@@ -236,8 +240,10 @@ async fn taints(world: &World<'_>) -> Result<()> {
             .then_some(()))
     })
     .await?;
+    let not_saved = pods.iter().filter(|pod| pod.name == "not-saved");
+    world.witness.deleted_within(not_saved, SOON).await?;
     arena.untaint(&mended, "k").await?;
-    let goes = ["bare", "zero", "other-key", "six", "system", "not-saved", "overdue"];
+    let goes = ["bare", "zero", "other-key", "timed", "system", "not-saved", "overdue"];
     let goes = pods.iter().filter(|pod| goes.contains(&&*pod.name));
     world.witness.gone_within(goes, SOON).await?;
     Ok(())

@@ -17,12 +17,12 @@ use tokio::time::timeout;
 
 use super::script::digits;
 
-/// How long an event may take, on a busy machine.
-const SOON: Duration = Duration::from_secs(20);
+/// How long an event may take, on a machine that stalls.
+const SOON: Duration = Duration::from_secs(60);
 
 /// As ostrakon asks for a list that goes on as a watch, but for the time that it lasts.
 const STREAMED: &str = "watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan\
-                        &resourceVersion=&allowWatchBookmarks=true&timeoutSeconds=60";
+                        &resourceVersion=&allowWatchBookmarks=true&timeoutSeconds=600";
 
 /// Annotation by which versions of an object are told.
 const NOTE: &str = "likeness";
@@ -95,11 +95,15 @@ impl Watch {
         })
     }
 
-    /// The next events, as recorded: their versions only as newer than the one before, or not.
+    /// The next events, as recorded: their versions only as newer than the one before, or not. Left
+    /// out are bookmarks, which come when it is time for them, but for the one that ends a list.
     async fn take(&mut self, count: usize, versions: &mut u64) -> Result<Vec<Value>> {
         let mut all = Vec::new();
-        for _ in 0..count {
+        while all.len() < count {
             let Event { kind, object, version } = self.next().await?;
+            if kind == "BOOKMARK" && object["annotations"].is_null() {
+                continue;
+            }
             let order = match version.cmp(versions) {
                 _ if version == 0 => "none",
                 std::cmp::Ordering::Less => "older",
@@ -207,7 +211,7 @@ async fn one(client: &Client, namespace: &str, node: &str, form: Form) -> Result
 
     let resume = |version: u64| {
         format!(
-            "{base}watch=true&allowWatchBookmarks=true&timeoutSeconds=60\
+            "{base}watch=true&allowWatchBookmarks=true&timeoutSeconds=600\
              &resourceVersion={version}{select}"
         )
     };
@@ -227,7 +231,7 @@ async fn one(client: &Client, namespace: &str, node: &str, form: Form) -> Result
 pub(crate) async fn expired(client: &Client, namespace: &str) -> Result<Value> {
     let path = format!(
         "/api/v1/namespaces/{namespace}/pods?watch=true&allowWatchBookmarks=true\
-         &timeoutSeconds=60&resourceVersion=1"
+         &timeoutSeconds=600&resourceVersion=1"
     );
     let mut said = serde_json::Map::new();
     for (name, form) in [("json", Form::Json), ("protobuf", Form::Protobuf)] {

@@ -200,14 +200,15 @@ async fn with(stand: &Stand, program: &Path, verdicts: &Verdicts) -> Result<bool
         };
         verdicts.give(&with_ostrakon(case), verdict);
     }
-    let whole = (|| {
+    let whole = async {
         let mut found: Vec<&str> = ended.iter().map(|ended| ended.case.as_str()).collect();
         let mut expected = CASES.to_vec();
         found.sort_unstable();
         expected.sort_unstable();
         ensure!(found == expected, "the suite has other cases: {found:?}");
-        stand.was_ostrakons_work()
-    })();
+        stand.was_ostrakons_work().await
+    };
+    let whole = whole.await;
     well &= whole.is_ok();
     verdicts.give(NO_OTHERS, whole.map_err(|error| format!("{error:#}")));
     ostrakon.stop().await?;

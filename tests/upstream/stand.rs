@@ -9,6 +9,7 @@ use kube::api::ListParams;
 use kube::{Api, Client};
 use ostrakon::sim::hollow::{HollowKubelets, HollowNode, Options, StaticPod};
 
+use crate::harness::audit::Audit;
 use crate::harness::{Bed, BedOptions, StartError, TaintEviction, User, Verb, wait};
 
 /// One case pins two pods to one node, another lets the scheduler spread them.
@@ -18,7 +19,7 @@ const NODES: usize = 3;
 const ON_EACH_NODE: [&str; 3] = ["kube-proxy", "fluentd-elasticsearch", "node-problem-detector"];
 
 /// How long the nodes and their pods may take to be ready.
-const READY: Duration = Duration::from_secs(60);
+const READY: Duration = Duration::from_secs(120);
 
 pub(crate) struct Stand {
     pub bed: Bed,
@@ -52,10 +53,12 @@ impl Stand {
 
     /// Fails unless the suite's pods were deleted by ostrakon, each by its UID, among others by
     /// the one that made them and by kubelets that finished them.
-    pub(crate) fn was_ostrakons_work(&self) -> Result<()> {
-        let deletes = self.bed.audit()?.by(User::Ostrakon).verb(Verb::Delete).resource("pods");
-        let deletes = deletes.succeeded();
+    pub(crate) async fn was_ostrakons_work(&self) -> Result<()> {
+        let deletes =
+            |audit: Audit| audit.by(User::Ostrakon).verb(Verb::Delete).resource("pods").succeeded();
         // One each of four cases, and two of the last: the rest are to stay.
+        let all = |audit| Some(deletes(audit)).filter(|deletes| deletes.len() >= 6);
+        let deletes = self.bed.audit_until("six evictions", READY, all).await?;
         ensure!(deletes.len() == 6, "{} evictions: {:#?}", deletes.len(), deletes.records());
         for record in deletes.records() {
             ensure!(record.uid_precondition().is_some(), "without a UID: {record:#?}");

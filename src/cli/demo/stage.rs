@@ -52,8 +52,8 @@ const HISTORY: usize = 8192;
 const API_SERVER_WAIT: Duration = Duration::from_secs(30);
 /// For how long the controller may take to know the cluster.
 const READY_LIMIT: Duration = Duration::from_secs(60);
-/// For how long each part may take to end.
-const STOP_LIMIT: Duration = Duration::from_secs(5);
+/// For how long each part may take to end. Long enough for a machine that is busy.
+const STOP_LIMIT: Duration = Duration::from_secs(15);
 
 /// Any port of the loopback interface.
 pub(super) const FREE_PORT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);

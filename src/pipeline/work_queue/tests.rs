@@ -12,7 +12,7 @@ use super::*;
 /// Long enough for a thread that does not wait to have got there.
 const SOON: Duration = Duration::from_millis(50);
 /// Longer than any thread takes that works.
-const NEVER: Duration = Duration::from_secs(10);
+const NEVER: Duration = Duration::from_secs(60);
 
 fn queue<const N: usize>(keys: [u32; N]) -> WorkQueue<u32> {
     let queue = WorkQueue::new();

@@ -57,7 +57,7 @@ async fn both_ways<F: Future<Output = ()>>(test: impl Fn(Embedded, Client) -> F)
 }
 
 async fn soon<T>(what: impl Future<Output = T>) -> T {
-    let limit = Duration::from_secs(10);
+    let limit = Duration::from_secs(60);
     tokio::time::timeout(limit, what).await.expect("nothing came")
 }
 

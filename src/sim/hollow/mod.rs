@@ -309,17 +309,29 @@ impl HollowKubelets {
         // A patch, since the node lifecycle controller writes to the new node at the same time.
         let status = node.status_patch(address, &conduct, &stored.status.conditions, now());
         let stored = retry(|| calls.patch_node_status(&node.name, &status)).await?;
-        let uid = stored.metadata.uid.as_deref().unwrap_or_default();
-        let interval = self.options.lease_interval;
-        let lease = lease::lease(node.name.as_str(), uid, interval, now());
-        match retry(|| calls.create_lease(&lease)).await {
-            Err(error) if error.is_already_exists() => {
-                let renewal = lease::renewal(node.name.as_str(), uid, interval, now());
-                retry(|| calls.patch_lease(&node.name, &renewal)).await?;
-            }
-            created => created?,
-        }
+        self.lease(node, stored.metadata.uid.as_deref().unwrap_or_default()).await?;
         Ok(stored)
+    }
+
+    /// Creates the lease of a node, or takes over the one that is there. That may be another node's,
+    /// which had the name before, and be collected at any moment.
+    async fn lease(&self, node: &HollowNode, uid: &str) -> Result<(), CallError> {
+        let (calls, interval) = (&self.calls, self.options.lease_interval);
+        let now = || self.options.clock.now();
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            let lease = lease::lease(node.name.as_str(), uid, interval, now());
+            match retry(|| calls.create_lease(&lease)).await {
+                Err(error) if error.is_already_exists() => {}
+                created => return created,
+            }
+            let renewal = lease::renewal(node.name.as_str(), uid, interval, now());
+            match retry(|| calls.patch_lease(&node.name, &renewal)).await {
+                Err(error) if error.is_not_found() && tries < REGISTRATION_TRIES => {}
+                renewed => return renewed,
+            }
+        }
     }
 
     async fn command(&self, command: Command) -> Result<(), Error> {

@@ -41,6 +41,8 @@ struct Store {
     /// How many of the next requests fail, and how.
     faults: usize,
     fault: Fault,
+    /// The path of an object that somebody else deletes right before it is changed.
+    vanishing: Option<String>,
 }
 
 #[derive(Clone, Copy)]
@@ -60,6 +62,7 @@ impl FakeApi {
             lists: 0,
             faults: 0,
             fault: Fault::Silence,
+            vanishing: None,
         })))
     }
 
@@ -192,6 +195,9 @@ impl Store {
     }
 
     fn change(&mut self, path: &str, by: &Value) -> Answer {
+        if self.vanishing.take_if(|vanishing| vanishing.as_str() == path).is_some() {
+            self.remove(path);
+        }
         let Some(mut object) = self.objects.get(path).cloned() else {
             return refusal(404);
         };
@@ -346,6 +352,20 @@ async fn a_registration_survives_errors_too_but_not_a_refusal() {
     let refused = kubelets.add_node(HollowNode::new("n2")).await.unwrap_err().to_string();
     assert!(refused.starts_with("node n2 could not be registered: "), "{refused}");
     kubelets.add_node(HollowNode::new("n1")).await.unwrap();
+    kubelets.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_is_collected_during_the_registration_is_made_anew() {
+    let api = FakeApi::new();
+    let kubelets = kubelets(&api).await;
+    kubelets.remove_node("n1").await.unwrap();
+    let lease = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/n1";
+    api.0.lock().vanishing = Some(lease.to_owned());
+    kubelets.add_node(HollowNode::new("n1")).await.unwrap();
+    let node = api.get("/api/v1/nodes/n1").unwrap();
+    let owner = &api.get(lease).unwrap()["metadata"]["ownerReferences"][0];
+    assert_eq!(owner["uid"], node["metadata"]["uid"]);
     kubelets.stop().await;
 }
 

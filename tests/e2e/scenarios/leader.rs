@@ -8,7 +8,7 @@ use jiff::SignedDuration;
 use ostrakon::clock::system_time;
 use tokio::time::{Instant, sleep};
 
-use super::evidence::{LATE, QUIET, SOON, only_these_evicted};
+use super::evidence::{QUIET, SOON, only_these_evicted};
 use crate::ctx::{Ctx, Scenario, trial};
 use crate::harness::cluster::pod;
 use crate::harness::ostrakon::Launch;
@@ -21,6 +21,9 @@ pub(super) fn trials() -> Vec<Scenario> {
         trial!(a_frozen_leader_ends_and_writes_nothing).alone(),
     ]
 }
+
+/// How late a deletion may come after its deadline; nothing runs beside this.
+const LATE: SignedDuration = SignedDuration::from_secs(5);
 
 /// A lease of 15 s that is left behind, a look, and a busy machine.
 const TAKE_OVER: Duration = Duration::from_secs(25);

@@ -9,17 +9,18 @@ use ostrakon::clock::system_time;
 use serde_json::json;
 
 use super::evidence::{
-    LATE, QUIET, SOON, only_these_evicted, only_these_evicted_of_those_tried, seconds, this_second,
+    AFTER, QUIET, SOON, only_these_evicted, only_these_evicted_of_those_tried, seconds, this_second,
 };
 use crate::ctx::{Ctx, Scenario, trial};
 use crate::harness::cluster::pod;
 use crate::harness::ostrakon::Launch;
-use crate::harness::{Fault, How, Match, Ostrakon, User, Verb, no_execute, wait};
+use crate::harness::{Fault, How, Match, Ostrakon, User, Verb, http, no_execute, wait};
 
 pub(super) fn trials() -> Vec<Scenario> {
     vec![
         trial!(an_api_server_that_is_restarted_delays_and_changes_nothing).alone(),
         trial!(an_api_server_that_is_killed_delays_and_changes_nothing).alone(),
+        trial!(a_start_waits_for_an_api_server_that_is_away).alone(),
         trial!(behind_a_cut_watch_only_what_is_still_condemned_goes).alone(),
         trial!(behind_a_cut_pod_watch_new_tolerations_count).alone(),
     ]
@@ -70,11 +71,40 @@ async fn the_api_server_is_away(ctx: &Ctx, how: How) -> Result<()> {
     let patience = back.max(soon_at) + seconds(20);
     try_join!(
         witness.deleted_between(&soon, soon_at, patience),
-        witness.deleted_between(&far, far_at, far_at.max(back) + LATE),
+        witness.deleted_between(&far, far_at, far_at.max(back) + AFTER),
         witness.deleted_within([&victim], SOON),
-        witness.never_deleted_until([&forever, &saved], far_at.max(back) + LATE),
+        witness.never_deleted_until([&forever, &saved], far_at.max(back) + AFTER),
     )?;
     only_these_evicted(bed, &arena, &[&soon, &far, &victim]).await?;
+    ostrakon.stop().await?;
+    Ok(())
+}
+
+/// When it is back it refuses everything at first, until it has read the roles.
+async fn a_start_waits_for_an_api_server_that_is_away(ctx: &Ctx) -> Result<()> {
+    let bed = ctx.bed();
+    let arena = ctx.arena().await?;
+    let witness = arena.witness().await?;
+    let n = arena.node("n").await?;
+    let victim = arena.create(pod("victim").on(&n).grace(0)).await?;
+    arena.create(pod("guest").on(&n).tolerates("k")).await?;
+    arena.taint(&n, no_execute("k").added_now()).await?;
+
+    bed.stop_apiserver(How::Kill).await?;
+    let mut ostrakon = Launch::new(bed.kubeconfig(User::Ostrakon)?).spawn(bed)?;
+    let readyz = ostrakon.url("/readyz");
+    wait::until("it to wait for the API server", SOON, async || {
+        let (code, body) = http::get(&readyz).await?;
+        ensure!(code == 503 && body.contains("API server"), "/readyz says {code}: {body}");
+        Ok(Some(()))
+    })
+    .await?;
+    bed.start_apiserver().await?;
+    ostrakon.ready().await?;
+    witness.only_these_deleted([&victim], SOON, QUIET).await?;
+    only_these_evicted(bed, &arena, &[&victim]).await?;
+    let log = ostrakon.log()?;
+    ensure!(log.contains("the API server answers"), "{log}");
     ostrakon.stop().await?;
     Ok(())
 }
@@ -116,7 +146,7 @@ async fn behind_a_cut_watch_only_what_is_still_condemned_goes(ctx: &Ctx) -> Resu
     let second = arena.create(pod("reborn").on(&n).grace(0).tolerates("k")).await?;
 
     // It knows what it knew, asks the API server before it acts, and that one answers.
-    witness.deleted_within([&condemned], (seconds(6) + LATE).try_into()?).await?;
+    witness.deleted_within([&condemned], (seconds(6) + AFTER).try_into()?).await?;
     witness.never_deleted_until([&forever, &second, &saved], deadline + seconds(3)).await?;
     let metrics = ostrakon.metrics().await?;
     let unconfirmed = metrics.sum("ostrakon_evictions_total", &[("result", "unconfirmed")]);
@@ -157,8 +187,8 @@ async fn behind_a_cut_pod_watch_new_tolerations_count(ctx: &Ctx) -> Result<()> {
     let patch = Patch::Merge(json!({ "spec": { "tolerations": tolerations } }));
     arena.pods().patch(&spared.name, &PatchParams::default(), &patch).await?;
 
-    witness.deleted_within([&condemned], (seconds(6) + LATE).try_into()?).await?;
-    let left = (deadline + LATE).duration_since(system_time()).max(seconds(0));
+    witness.deleted_within([&condemned], (seconds(6) + AFTER).try_into()?).await?;
+    let left = (deadline + AFTER).duration_since(system_time()).max(seconds(0));
     tokio::time::sleep(left.try_into()?).await;
     proxy.clear();
     tokio::time::sleep(QUIET).await;

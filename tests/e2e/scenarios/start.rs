@@ -34,7 +34,7 @@ pub(super) fn trials() -> Vec<Scenario> {
 }
 
 /// Nothing that ends by itself takes longer.
-const PATIENCE: Duration = Duration::from_secs(40);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 async fn run(bed: &Bed, kubeconfig: &Path, args: &[&str]) -> Result<Run> {
     let kubeconfig = format!("--kubeconfig={}", kubeconfig.display());

@@ -12,7 +12,7 @@ use ostrakon::model::{NodeName, Owner, Phase, PodRef, Resident, Uid};
 use prometheus::Registry;
 use serde_json::json;
 
-use crate::ctx::{Ctx, Scenario, trial};
+use crate::ctx::{Ctx, SOON, Scenario, trial};
 use crate::harness::arena::Arena;
 use crate::harness::cluster::pod;
 use crate::harness::wait;
@@ -24,8 +24,6 @@ pub(super) fn trials() -> Vec<Scenario> {
         trial!(an_owner_exists_if_it_is_the_same_one),
     ]
 }
-
-const SOON: Duration = Duration::from_secs(20);
 
 fn api(ctx: &Ctx) -> Result<Api> {
     Ok(Api::new(ctx.bed().admin()?, Metrics::register(&Registry::new())?))

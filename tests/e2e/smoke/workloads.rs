@@ -1,16 +1,14 @@
 //! Workloads, budgets and tallies are what they say.
 
-use std::time::Duration;
-
 use anyhow::{Result, ensure};
 use kube::api::PostParams;
 use ostrakon::sim::hollow::{HollowKubelets, HollowNode, Options, Switch};
 use serde_json::{Value, json};
 
-use crate::ctx::{Ctx, Scenario, trial};
+use crate::ctx::{Ctx, SOON, Scenario, trial};
 use crate::harness::cluster::{ARENA_LABEL, pod};
 use crate::harness::workloads::{APP, is_healthy};
-use crate::harness::{Tally, User};
+use crate::harness::{Tally, User, wait};
 
 pub(super) fn trials() -> Vec<Scenario> {
     vec![trial!(a_budget_holds_the_pods_of_a_set_and_a_tally_sees_it)]
@@ -47,8 +45,11 @@ async fn a_budget_holds_the_pods_of_a_set_and_a_tally_sees_it(ctx: &Ctx) -> Resu
     kubelets.set(&name, Switch::Silent(false)).await?;
     let next = arena.healthy("web", 3).await?;
     ensure!(next.iter().all(|one| one.pod != pods[0].pod), "it is still there: {next:?}");
-    tokio::time::sleep(Duration::from_millis(200)).await;
-    ensure!(healthy.range()? == (2, 3), "{:?}", healthy.range());
+    wait::until("the tally to see it", SOON, async || {
+        ensure!(healthy.range()? == (2, 3), "{:?}", healthy.range());
+        Ok(Some(()))
+    })
+    .await?;
     kubelets.stop().await;
     Ok(())
 }

@@ -114,6 +114,7 @@ impl Lifecycle {
             .looked_at
             .is_none_or(|at| now.duration_since(at) >= signed(self.settings.monitor_period));
         if is_time {
+            self.forgive(now);
             self.looked_at = Some(now);
             self.listen(now);
         }
@@ -125,6 +126,18 @@ impl Lifecycle {
                 missing.max(SHORTEST).min(period)
             }
             _ => period,
+        }
+    }
+
+    /// If the last look is too long ago, this whole process stood still, and with it the kubelets
+    /// that live in it: no node was silent for that time.
+    fn forgive(&mut self, now: Timestamp) {
+        let usual = signed(self.settings.monitor_period * 3);
+        let still = self.looked_at.map_or(usual, |at| now.duration_since(at)) - usual;
+        if still.is_positive() {
+            for heard in self.heard.values_mut() {
+                heard.at = heard.at.saturating_add(still).unwrap_or(now).min(now);
+            }
         }
     }
 

@@ -104,6 +104,23 @@ fn run_pods(store: &Store, node: &str) {
 }
 
 #[tokio::test(start_paused = true)]
+async fn no_node_is_lost_for_the_time_in_which_the_whole_process_stood_still() {
+    let store = store();
+    add_node(&store, "n1");
+    add_node(&store, "n2");
+    let _controllers = start(&store);
+    live(&store, &["n1", "n2"], 30).await;
+    for _ in 0..3 {
+        tokio::time::advance(Duration::from_secs(300)).await;
+        live(&store, &["n1", "n2"], 30).await;
+        assert_eq!(taints(&store, "n1"), Vec::<String>::new());
+    }
+    // Whoever is silent while others live is lost as ever.
+    live(&store, &["n1"], 120).await;
+    assert!(taints(&store, "n2").contains(&"unreachable:NoExecute".to_owned()));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_silent_node_becomes_unknown_and_is_tainted_and_comes_back_clean() {
     let store = store();
     add_node(&store, "n1");

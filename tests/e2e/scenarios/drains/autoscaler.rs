@@ -8,8 +8,8 @@ use ostrakon::clock::system_time;
 use serde_json::json;
 
 use super::policies::{CALM, QUICK};
-use super::stage::{AT_ONCE, DRAINED, QUIET, SOON, Stage, only_these_evicted};
-use crate::ctx::{Ctx, Scenario, trial};
+use super::stage::{DRAINED, QUIET, SOON, Stage, only_these_evicted};
+use crate::ctx::{Ctx, Scenario, before, trial};
 use crate::harness::TaintSketch;
 use crate::harness::cluster::no_schedule;
 
@@ -38,7 +38,7 @@ async fn a_node_that_it_removes_is_left_to_it(ctx: &Ctx) -> Result<()> {
         .await?;
     // It changes its mind, and the node is as bad as before.
     stage.arena.untaint(&n, "ToBeDeletedByClusterAutoscaler").await?;
-    stage.cordoned(&n, AT_ONCE).await?;
+    stage.cordoned(&n, SOON).await?;
     stage.phase(&n, "drained", DRAINED).await?;
     only_these_evicted(ctx.bed(), &stage.arena, &[kept]).await
 }
@@ -48,8 +48,9 @@ async fn a_plan_waits_while_it_removes_the_node(ctx: &Ctx) -> Result<()> {
     let n = stage.node("n", CALM).await?;
     let kept = stage.arena.create(stage.kept("kept", &n).await?).await?;
     stage.breaks(&n).await?;
-    let at = stage.phase(&n, "scheduled", AT_ONCE).await?.time("scheduled")?;
-    stage.arena.taint(&n, removing()).await?;
+    let at = stage.scheduled(&n).await?;
+    let tainting = stage.arena.taint(&n, removing());
+    before(at, "to mark the node before its drain", tainting).await?;
     let left = at.duration_since(system_time()).max(SignedDuration::ZERO);
     stage.witness.never_deleted_for([&kept], Duration::try_from(left)? + QUIET).await?;
     only_these_evicted(ctx.bed(), &stage.arena, &[]).await?;
@@ -68,7 +69,7 @@ async fn its_blind_uncordon_is_undone_while_the_node_is_bad(ctx: &Ctx) -> Result
     stage.until(&n, "noted as being removed", SOON, is_noted).await?;
     // As it does it: both at once, whoever's the cordon was.
     stage.patch(&n, json!({ "spec": { "unschedulable": null, "taints": null } })).await?;
-    let seen = stage.cordoned(&n, AT_ONCE).await?;
+    let seen = stage.cordoned(&n, SOON).await?;
     ensure!(seen.phase() == "drained", "a second drain: {seen:?}");
     stage.told(&n, "CordonSucceeded", &["again"]).await?;
     let stays = |seen: &super::stage::Seen| seen.unschedulable && seen.phase() == "drained";

@@ -2,13 +2,15 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
-use jiff::SignedDuration;
+use anyhow::{Result, bail, ensure};
+use jiff::{SignedDuration, Timestamp};
 use ostrakon::clock::system_time;
+use serde_json::Value;
 
 use super::policies::{CALM, CLEAR_AFTER, CORDON_ONLY, QUICK};
-use super::stage::{AT_ONCE, DRAINED, QUIET, SOON, Stage, evictions, only_these_evicted};
-use crate::ctx::{Ctx, Scenario, trial};
+use super::stage::{DRAINED, QUIET, SOON, Seen, Stage, evictions, only_these_evicted, records};
+use crate::ctx::{Ctx, Scenario, before, trial};
+use crate::harness::NodeRef;
 use crate::harness::cluster::pod;
 use crate::scenarios::outside::figure;
 
@@ -41,21 +43,25 @@ async fn what_has_cleared_for_long_enough_is_uncordoned_if_the_cordon_is_ours(
     ensure!(seen.record["cordon"] == "foreign", "{}", seen.record);
     ensure!(seen.conditions.is_none(), "draino takes it for its own: {seen:?}");
 
-    let cleared = stage.recovers(&ours).await?;
+    // The API keeps whole seconds.
+    let due = system_time() + SignedDuration::from_secs(CLEAR_AFTER - 1);
+    let flicker = async {
+        stage.recovers(&flickers).await?;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        stage.breaks(&flickers).await
+    };
+    before(due, "to break a node again before it is uncordoned", flicker).await?;
+    let cleared = system_time();
+    stage.recovers(&ours).await?;
     stage.recovers(&foreign).await?;
-    stage.recovers(&flickers).await?;
-    tokio::time::sleep(Duration::from_secs(2)).await;
-    stage.breaks(&flickers).await?;
-    let patience = Duration::from_secs(u64::try_from(CLEAR_AFTER)?) + AT_ONCE;
-    let seen = stage.until(&ours, "uncordoned", patience, |seen| !seen.unschedulable).await?;
+    let seen = stage.until(&ours, "uncordoned", SOON, |seen| !seen.unschedulable).await?;
     let took = system_time().duration_since(cleared);
     figure(format!("uncordoned {took:#} after its condition had cleared for {CLEAR_AFTER} s"));
-    // The API keeps whole seconds.
     ensure!(took > SignedDuration::from_secs(CLEAR_AFTER - 1), "uncordoned after {took:#}");
     ensure!(seen.record.is_null() && seen.conditions.is_none(), "left behind: {seen:?}");
     stage.told(&ours, "UncordonSucceeded", &[]).await?;
 
-    let is_let_go = |seen: &super::stage::Seen| seen.record.is_null();
+    let is_let_go = |seen: &Seen| seen.record.is_null();
     let seen = stage.until(&foreign, "without a record", SOON, is_let_go).await?;
     ensure!(seen.unschedulable, "somebody else's cordon was lifted: {seen:?}");
     stage
@@ -65,7 +71,7 @@ async fn what_has_cleared_for_long_enough_is_uncordoned_if_the_cordon_is_ours(
         .await?;
     // A second time, as the first.
     stage.breaks(&ours).await?;
-    stage.cordoned(&ours, AT_ONCE).await?;
+    stage.cordoned(&ours, SOON).await?;
     stage.phase(&ours, "drained", DRAINED).await?;
     Ok(())
 }
@@ -76,9 +82,8 @@ async fn what_a_person_uncordons_is_left_alone(ctx: &Ctx) -> Result<()> {
     stage.arena.replica_set("web", 2, pod("web")).await?;
     let pods = stage.arena.healthy("web", 2).await?;
     stage.breaks(&n).await?;
-    let seen = stage.phase(&n, "scheduled", AT_ONCE).await?;
-    let at = seen.time("scheduled")?;
-    stage.cordon(&n, false).await?;
+    let at = stage.scheduled(&n).await?;
+    before(at, "to uncordon the node before its drain", stage.cordon(&n, false)).await?;
     stage.until(&n, "released", SOON, |seen| seen.phase() == "released").await?;
     stage.told(&n, "DrainCancelled", &["uncordoned"]).await?;
     let seen = stage
@@ -116,17 +121,40 @@ async fn a_plan_is_dropped_when_the_conditions_clear(ctx: &Ctx) -> Result<()> {
     stage.arena.replica_set("web", 2, pod("web")).await?;
     stage.arena.healthy("web", 2).await?;
     stage.breaks(&n).await?;
-    let at = stage.phase(&n, "scheduled", AT_ONCE).await?.time("scheduled")?;
-    stage.recovers(&n).await?;
-    let seen = stage.phase(&n, "cordoned", SOON).await?;
-    ensure!(seen.unschedulable, "it has not cleared for long enough: {seen:?}");
+    let at = stage.scheduled(&n).await?;
+    let cleared = system_time();
+    before(at, "to clear the condition before the drain", stage.recovers(&n)).await?;
     stage.told(&n, "DrainCancelled", &[]).await?;
-    let patience = Duration::from_secs(u64::try_from(CLEAR_AFTER)?) + SOON;
-    stage.until(&n, "uncordoned", patience, |seen| !seen.unschedulable).await?;
-    ensure!(system_time() < at, "the drain would have begun before");
+    uncordoned_and_not_drained(ctx, &stage, &n, cleared).await?;
     let left = at.duration_since(system_time()).max(SignedDuration::ZERO);
-    tokio::time::sleep(Duration::try_from(left)? + AT_ONCE).await;
+    tokio::time::sleep(Duration::try_from(left)? + QUIET).await;
+    ensure!(
+        !records(ctx.bed(), &n)?.iter().any(|record| record["phase"] == "draining"),
+        "it was begun"
+    );
     only_these_evicted(ctx.bed(), &stage.arena, &[]).await
+}
+
+/// It is cordoned for as long as the condition must be good, and no more after that.
+async fn uncordoned_and_not_drained(
+    ctx: &Ctx,
+    stage: &Stage,
+    n: &NodeRef,
+    cleared: Timestamp,
+) -> Result<()> {
+    stage.until(n, "uncordoned", SOON, |seen| !seen.unschedulable).await?;
+    let took = system_time().duration_since(cleared);
+    ensure!(took > SignedDuration::from_secs(CLEAR_AFTER - 1), "uncordoned after {took:#}");
+    ctx.bed()
+        .audit_until("the end of the record", SOON, |_| {
+            let records = records(ctx.bed(), n).ok()?;
+            records.last().is_some_and(Value::is_null).then_some(())
+        })
+        .await?;
+    let records = records(ctx.bed(), n)?;
+    let [.., last, _] = &records[..] else { bail!("{} records", records.len()) };
+    ensure!(last["phase"] == "cordoned", "uncordoned out of {last}");
+    Ok(())
 }
 
 async fn a_drain_under_way_stops_when_the_conditions_clear(ctx: &Ctx) -> Result<()> {
@@ -136,10 +164,12 @@ async fn a_drain_under_way_stops_when_the_conditions_clear(ctx: &Ctx) -> Result<
     let held = stage.held(&n, &elsewhere).await?;
     stage.breaks(&n).await?;
     stage.phase(&n, "draining", SOON).await?;
+    let cleared = system_time();
     stage.recovers(&n).await?;
-    stage.phase(&n, "cordoned", SOON).await?;
+    let has_stopped = |seen: &Seen| seen.phase() != "draining";
+    stage.until(&n, "not being drained", SOON, has_stopped).await?;
     stage.let_go(&held).await?;
-    stage.until(&n, "uncordoned", SOON, |seen| !seen.unschedulable).await?;
+    uncordoned_and_not_drained(ctx, &stage, &n, cleared).await?;
     stage.witness.never_deleted_for([&held.pod], Duration::from_secs(10)).await?;
     only_these_evicted(ctx.bed(), &stage.arena, &[]).await
 }
@@ -152,7 +182,7 @@ async fn a_policy_that_only_cordons_evicts_nobody(ctx: &Ctx) -> Result<()> {
     // It could not be drained, which is of no interest here.
     let bare = stage.arena.create(pod("bare").on(&n)).await?;
     stage.breaks(&n).await?;
-    let seen = stage.cordoned(&n, AT_ONCE).await?;
+    let seen = stage.cordoned(&n, SOON).await?;
     ensure!(seen.conditions.as_deref() == Some("Broken=True,0s"), "{seen:?}");
     stage.witness.never_deleted_for([&kept, &bare], Duration::from_secs(5)).await?;
     let seen = stage.look(&n).await?;

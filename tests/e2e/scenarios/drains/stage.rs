@@ -14,20 +14,16 @@ use ostrakon::sim::hollow::{HollowKubelets, HollowNode, Options};
 use serde_json::{Value, json};
 
 use super::policies::{BROKEN, POLICY};
-use crate::ctx::Ctx;
+pub(super) use crate::ctx::SOON;
+use crate::ctx::{Ctx, TooSlow};
 use crate::harness::audit::Audit;
 use crate::harness::cluster::{ARENA_LABEL, node, pod};
 use crate::harness::workloads::{APP, Held};
 use crate::harness::{Arena, Bed, NodeRef, Ostrakon, PodRef, PodSketch, User, Verb, Witness, wait};
 
-/// How soon after a condition went bad its node is cordoned.
-pub(super) const AT_ONCE: Duration = Duration::from_secs(2);
-
-/// How long something that is to happen soon may take, on a busy machine.
-pub(super) const SOON: Duration = Duration::from_secs(20);
-
-/// How long a drain may take in which nothing is in the way.
-pub(super) const DRAINED: Duration = Duration::from_secs(45);
+/// How long a drain may take in which nothing is in the way any more: an eviction that its budget
+/// has refused for long is tried again after a minute.
+pub(super) const DRAINED: Duration = Duration::from_secs(180);
 
 /// How long something is watched that is not to happen.
 pub(super) const QUIET: Duration = Duration::from_secs(3);
@@ -210,6 +206,17 @@ impl Stage {
         self.until(node, phase, patience, |seen| seen.phase() == phase).await
     }
 
+    /// Waits until the drain of a node is planned and marked, and before it begins: what it is to
+    /// begin at.
+    pub(super) async fn scheduled(&self, node: &NodeRef) -> Result<Timestamp> {
+        let is_marked = |seen: &Seen| seen.mark().is_some() && !seen.record["scheduled"].is_null();
+        let seen = self.until(node, "scheduled", SOON, is_marked).await?;
+        if seen.phase() != "scheduled" {
+            return Err(TooSlow::error("to see the drain before it began"));
+        }
+        seen.time("scheduled")
+    }
+
     /// Fails if a node is not as wanted at any time from now on for `duration`.
     pub(super) async fn stays(
         &self,
@@ -300,6 +307,30 @@ impl Stage {
     pub(super) async fn let_go(&self, held: &Held) -> Result<()> {
         self.arena.let_go(held).await
     }
+}
+
+/// The records that ostrakon wrote on a node, in order; null where it took one off. No phase is
+/// missed, however short it was.
+pub(super) fn records(bed: &Bed, node: &NodeRef) -> Result<Vec<Value>> {
+    let patches = bed.audit()?.by(User::Ostrakon).verb(Verb::Patch).resource("nodes").succeeded();
+    let patches = patches.name(node.name());
+    let records = patches.records().iter().filter_map(|patch| {
+        let annotations = patch.request_object["metadata"]["annotations"].as_object()?;
+        let text = annotations.get(RECORD)?.as_str();
+        Some(text.map_or(Ok(Value::Null), serde_json::from_str))
+    });
+    Ok(records.collect::<serde_json::Result<_>>()?)
+}
+
+/// When a pod that was being deleted was taken away by its kubelet.
+pub(super) async fn removed_at(bed: &Bed, pod: &PodRef) -> Result<Timestamp> {
+    let what = format!("the kubelet's removal of {pod}");
+    bed.audit_until(&what, SOON, |audit| {
+        let removals = audit.by(User::Kubelets).verb(Verb::Delete).resource("pods").succeeded();
+        let removals = removals.namespace(&pod.namespace).name(&pod.name);
+        removals.records().first().map(|removal| removal.stage_timestamp)
+    })
+    .await
 }
 
 /// The evictions that ostrakon asked for in an arena.

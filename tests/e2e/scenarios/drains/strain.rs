@@ -16,7 +16,7 @@ use super::crowds::{
     all_break, launch, nodes, none_was_evicted_twice, ostrakon, record_in, seconds_since,
 };
 use super::policies::CROWD;
-use super::stage::{AT_ONCE, SOON, Stage, evictions, only_these_evicted};
+use super::stage::{SOON, Stage, evictions, only_these_evicted};
 use crate::ctx::{Ctx, Scenario, trial};
 use crate::harness::cluster::pod;
 use crate::harness::workloads::APP;
@@ -121,7 +121,7 @@ async fn a_node_with_many_slow_pods_is_drained(ctx: &Ctx) -> Result<()> {
         seconds_since(broken)
     ));
     let pods: Vec<PodRef> = pods.into_iter().map(|placed| placed.pod).collect();
-    stage.witness.gone_within(&pods, AT_ONCE).await?;
+    stage.witness.gone_within(&pods, SOON).await?;
     only_these_evicted(bed, &stage.arena, &pods).await?;
     let asked = evictions(bed, &stage.arena)?.len();
     ensure!(asked == PODS, "{asked} evictions were asked for");
@@ -155,7 +155,7 @@ async fn although_half_of_all_writes_fail_all_are_cordoned_and_drained(ctx: &Ctx
     ensure!(half.hits() > 30, "only {} writes failed", half.hits());
     stage.witness.never_deleted_for(staying, Duration::from_secs(3)).await?;
     none_was_evicted_twice(bed, &stage.arena)?;
-    stage.witness.gone_within(going, AT_ONCE).await?;
+    stage.witness.gone_within(going, SOON).await?;
     for node in &nodes[8..] {
         let seen = stage.look(node).await?;
         ensure!(!seen.unschedulable && seen.record.is_null(), "{node} was touched: {seen:?}");
