@@ -25,12 +25,15 @@
 //! events, draino's condition and annotation have the known words (P7), and at the end that each node
 //! is what it has to be by then (P2), and that the metrics are those of `docs/metrics.md` (P7).
 //!
-//! `OSTRAKON_SEED=n cargo test --lib controller::simulation` replays one story; `make soak SEEDS=n`
-//! plays that many.
+//! `OSTRAKON_SEED=n cargo test --lib controller::simulation` replays one story, and with
+//! `RUST_LOG=ostrakon=trace` and `-- --nocapture` tells all that is asked, stored and said in it;
+//! `make soak SEEDS=n FROM=m` plays n from the m-th on.
 
 mod observer;
 mod replica;
 mod story;
+
+use tracing_subscriber::EnvFilter;
 
 use super::flaw::Flaw;
 use story::{Subject, play};
@@ -142,6 +145,9 @@ fn no_story_of_drains_breaks_a_promise() {
 #[allow(clippy::print_stderr, clippy::disallowed_methods, reason = "the progress of a long run")]
 fn tell(subject: Subject, seeds: u64) -> (usize, Sum) {
     let seeds = if let Some(seed) = number("OSTRAKON_SEED") {
+        // What is asked, stored and said, for who looks for the cause: seen with --nocapture.
+        let filter = EnvFilter::from_default_env();
+        let _ = tracing_subscriber::fmt().with_env_filter(filter).without_time().try_init();
         seed..seed + 1
     } else {
         let from = number("OSTRAKON_FROM").unwrap_or(0);

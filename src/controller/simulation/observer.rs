@@ -32,10 +32,15 @@ const OUTAGE: [&str; 2] = ["node.kubernetes.io/not-ready", "node.kubernetes.io/u
 struct Taint {
     key: String,
     value: String,
-    /// The earliest moment; earlier than `latest` where an outage began before this taint.
-    earliest: f64,
     /// Its `timeAdded`, or when it was stored.
+    since: f64,
+    /// The earliest moment; earlier than `since` where an outage began before this taint.
+    earliest: f64,
+    /// The latest moment; later than `since` where nobody led, so that all who had seen it come could be
+    /// gone before one of them recorded it.
     latest: f64,
+    /// Whether its first sight is recorded on the node, where it does not tell it itself.
+    recorded: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -376,10 +381,20 @@ impl Observer {
             .map(|taint| {
                 let (key, value) =
                     (text(taint, "/key").to_owned(), text(taint, "/value").to_owned());
+                if let Some(since) = time(taint, "/timeAdded") {
+                    let (earliest, latest) = (since, since);
+                    return Taint { key, value, since, earliest, latest, recorded: false };
+                }
                 let known = before.iter().find(|known| known.key == key && known.value == value);
-                let since =
-                    time(taint, "/timeAdded").unwrap_or_else(|| known.map_or(at, |k| k.latest));
-                Taint { key, value, earliest: since, latest: since }
+                let since = known.map_or(at, |known| known.since);
+                let record = recorded(node, &key, &value);
+                let latest = match (record, known) {
+                    (Some(_), Some(known)) if known.recorded => known.latest,
+                    (Some(first), _) if first <= self.lease.since => first.max(since),
+                    _ => since,
+                };
+                let (earliest, recorded) = (since, record.is_some());
+                Taint { key, value, since, earliest, latest, recorded }
             })
             .collect();
         let since = self.outage(name, node, &taints, at);
@@ -404,7 +419,7 @@ impl Observer {
             .flatten()
             .any(|c| text(c, "/type") == "Ready" && text(c, "/status") == "True");
         let present = taints.iter().filter(|taint| OUTAGE.contains(&&*taint.key));
-        let first = present.map(|taint| taint.latest).min_by(f64::total_cmp);
+        let first = present.map(|taint| taint.since).min_by(f64::total_cmp);
         if outage.gap_from.is_some_and(|from| ready || at - from >= GAP) {
             outage.since = None;
             outage.gap_from = None;
@@ -444,6 +459,15 @@ fn deadline(taints: &[Taint], pod: &PodState, since: impl Fn(&Taint) -> f64) -> 
         }
     };
     taints.iter().filter_map(of_taint).min_by(f64::total_cmp)
+}
+
+/// The first sight of a taint, as the node's record has it.
+fn recorded(node: &Value, key: &str, value: &str) -> Option<f64> {
+    let record = node.pointer("/metadata/annotations")?.get(RECORD)?.as_str()?;
+    let record: Value = serde_json::from_str(record).ok()?;
+    let mut taints = record.get("taints")?.as_array()?.iter();
+    let taint = taints.find(|one| text(one, "/key") == key && text(one, "/value") == value)?;
+    time(taint, "/since")
 }
 
 fn tolerations(pod: &Value) -> Vec<Toleration> {

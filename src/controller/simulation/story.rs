@@ -15,6 +15,7 @@ use prometheus::proto::MetricFamily;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use tokio::time::sleep;
+use tracing::trace;
 
 use super::Broken;
 use super::observer::{Drains, Observer, seconds, words};
@@ -103,9 +104,17 @@ impl Story {
         let cluster = Embedded::new(Clock::starting_at(noon()), options);
         let observer = Arc::new(Mutex::new(Observer::default()));
         let watching = Arc::clone(&observer);
-        cluster.store().observe(move |change| watching.lock().changed(change));
+        cluster.store().observe(move |change| {
+            trace!(current = %change.current, deleted = change.deleted, "stored");
+            watching.lock().changed(change);
+        });
         let (auditing, clock) = (Arc::clone(&observer), cluster.store().clock().clone());
-        cluster.audit(move |audited| auditing.lock().audited(audited, seconds(clock.now())));
+        cluster.audit(move |audited| {
+            let now = seconds(clock.now());
+            let (method, uri) = (audited.request.method(), audited.request.uri());
+            trace!(now, %method, %uri, code = audited.code, "asked");
+            auditing.lock().audited(audited, now);
+        });
         let calm = random.random_bool(0.3);
         let mut policies = Vec::new();
         if subject == Subject::Drains {

@@ -64,7 +64,7 @@ pub(in crate::controller::simulation) struct Drains {
     protected: BTreeMap<String, f64>,
     /// Since when nodes have had their label.
     labelled: BTreeMap<String, f64>,
-    /// The drains of the records that are there and have come to their end: node and session.
+    /// The drains of the records that are there and have come to their end: the node's UID, and session.
     ended: BTreeSet<(String, String)>,
     drained: usize,
     /// When a process last began a drain by a policy.
@@ -180,9 +180,11 @@ impl Drains {
         if text(&new, "/phase") == "draining" && text(&old, "/phase") != "draining" {
             self.rightly_begun(who, sent, before, &old, &new)?;
         }
-        let drain = (name.clone(), text(&new, "/session").to_owned());
+        // What draino had begun is taken over under one session for all nodes.
+        let uid = text(after, "/metadata/uid");
+        let drain = (uid.to_owned(), text(&new, "/session").to_owned());
         if new.is_null() {
-            self.ended.retain(|(node, _)| *node != name);
+            self.ended.retain(|(node, _)| node != uid);
         } else if text(&new, "/phase") == "drained" && text(&old, "/phase") != "drained" {
             self.drained += 1;
             if !self.ended.insert(drain) {
