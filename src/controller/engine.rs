@@ -283,15 +283,19 @@ impl Engine {
     /// ends.
     ///
     /// The watches go on for as long as evictions are in flight: each asks again between its two
-    /// requests, and a taint may be removed meanwhile. The lease is renewed for as long.
+    /// requests, and a taint may be removed meanwhile. The lease is renewed for as long. If requests
+    /// had to be abandoned, it is not given back: they may still arrive, and nobody else may write before
+    /// it has run out.
     pub(super) async fn stop(mut self) -> Result<(), Failed> {
         self.stop.cancel();
         let worked = flatten(self.work.await);
         let clocks = self.clocks.await.map_err(|error| ended(Err(error)));
         self.in_flight.close();
         let left = self.in_flight.len();
-        if timeout(LAST_REQUESTS, self.in_flight.wait()).await.is_err() {
-            warn!(requests = self.in_flight.len(), "requests in flight were abandoned");
+        let abandoned = timeout(LAST_REQUESTS, self.in_flight.wait()).await.is_err();
+        if abandoned {
+            let requests = self.in_flight.len();
+            warn!(requests, "requests in flight were abandoned; the lease runs out by itself");
         } else if left > 0 {
             info!(requests = left, "requests in flight were finished");
         }
@@ -303,6 +307,10 @@ impl Engine {
         self.last_events.cancel();
         if timeout(LAST_EVENTS, self.events).await.is_err() {
             warn!("events that were waiting were abandoned");
+        }
+        if abandoned && !self.election.is_finished() {
+            self.election.abort();
+            return worked.and(clocks);
         }
         self.resign.cancel();
         let elected = flatten(self.election.await);

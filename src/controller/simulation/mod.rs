@@ -141,6 +141,19 @@ fn no_story_of_drains_breaks_a_promise() {
     assert!(stories == 1 || writers > stories, "leaders must change: {writers}");
 }
 
+/// Stories in which a promise was broken once.
+#[test]
+fn no_story_that_found_a_fault_finds_it_again() {
+    let of_drains = [11_625, 15_179, 15_336, 100_940, 202_694, 260_623, 275_696];
+    let of_taints = [111_454, 113_297, 226_483, 276_463, 281_196];
+    let subjects = [(Subject::Drains, &of_drains[..]), (Subject::Taints, &of_taints[..])];
+    for (subject, seeds) in subjects {
+        for &seed in seeds {
+            assert_eq!(play(subject, seed, Broken::Nothing).err(), None, "{subject:?} {seed}");
+        }
+    }
+}
+
 /// Plays stories, none of which may break a promise. Returns how many, and what they came to.
 #[allow(clippy::print_stderr, clippy::disallowed_methods, reason = "the progress of a long run")]
 fn tell(subject: Subject, seeds: u64) -> (usize, Sum) {

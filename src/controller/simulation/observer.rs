@@ -24,6 +24,9 @@ const SHARED: f64 = 1.01;
 const RENEW: f64 = 10.01;
 /// A gap in an outage breaks it from this length on, in seconds.
 const GAP: f64 = 60.0;
+/// A clock that was set by the server's `Date`, which is in whole seconds, is behind by up to this, and
+/// with it the first sights of whoever has that clock.
+const DATE: f64 = 1.0;
 const RECORD: &str = "ostrakon.dev/noexecute-since";
 const OUTAGE: [&str; 2] = ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
 
@@ -393,7 +396,7 @@ impl Observer {
                     (Some(first), _) if first <= self.lease.since => first.max(since),
                     _ => since,
                 };
-                let (earliest, recorded) = (since, record.is_some());
+                let (earliest, recorded) = (since - DATE, record.is_some());
                 Taint { key, value, since, earliest, latest, recorded }
             })
             .collect();
