@@ -14,25 +14,17 @@ mod harness;
 #[path = "likeness/mod.rs"]
 mod likeness;
 
-use std::sync::Arc;
-
 use anyhow::{Context as _, Result};
-use http::{HeaderValue, Method};
 use ostrakon::clock::Clock;
-use ostrakon::sim::embedded::{Audited, Controllers, Embedded, Options, Resource, Settings};
-use parking_lot::Mutex;
+use ostrakon::sim::embedded::{Controllers, Embedded, Options, Resource, Settings};
 use serde_json::{Value, json};
 
-use crate::harness::Arena;
 use crate::harness::ostrakon::Launch;
-use crate::harness::process::{Leash, write_file};
-use crate::harness::request::RequestInfo;
+use crate::harness::process::write_file;
+use crate::harness::{Bed, User};
 use crate::likeness::difference::differences;
-use crate::likeness::stories::{Asked, Story, World, policy};
+use crate::likeness::stories::{Story, World, policy};
 use crate::likeness::{ANSWERS, EXPIRED, Recording, WATCHES, outcome, script, watches};
-
-/// Header by which requests that are not ostrakon's are told.
-const NOT_OSTRAKON: &str = "x-not-ostrakon";
 
 /// Budgets are reckoned, and nothing else happens by itself.
 fn cluster() -> (Embedded, Controllers) {
@@ -94,61 +86,20 @@ async fn a_taint_beside_a_drain_comes_out_as_on_a_real_control_plane() {
 
 /// Plays a story on an embedded cluster of its own, with an ostrakon of its own.
 async fn hold(story: Story) -> Result<()> {
-    let cluster = Embedded::new(Clock::system(), Options::default());
-    let controllers = Controllers::start(cluster.store(), &Settings::default());
-    let log: Arc<Mutex<Vec<Asked>>> = Arc::default();
-    let write_down = Arc::clone(&log);
-    cluster.audit(move |audited| {
-        if !audited.request.headers().contains_key(NOT_OSTRAKON) {
-            write_down.lock().push(asked(audited));
-        }
-    });
-    let client = cluster.client_through(|mut request| {
-        request.headers_mut().insert(NOT_OSTRAKON, HeaderValue::from_static("true"));
-        Some(request)
-    });
-    let served = cluster.serve(([127, 0, 0, 1], 0).into()).await?;
-    let folder = tempfile::tempdir()?;
-    let at = |name: &str| folder.path().join(name);
-    write_file(&at("kubeconfig"), &served.kubeconfig())?;
+    let bed = Bed::embedded().await?;
+    let config = bed.folder().join("config.yaml");
     // JSON is YAML.
-    write_file(&at("config.yaml"), &json!({ "drainPolicies": [policy()] }).to_string())?;
-    let leash = Leash::new(folder.path())?;
-    let launch = Launch::new(at("kubeconfig"));
-    let launch = launch.arg(&format!("--config={}", at("config.yaml").display()));
-    let mut ostrakon = launch.spawn_in(folder.path(), &leash)?;
-    ostrakon.ready().await?;
+    write_file(&config, &json!({ "drainPolicies": [policy()] }).to_string())?;
+    let launch = Launch::new(bed.kubeconfig(User::Ostrakon)?);
+    let ostrakon = launch.arg(&format!("--config={}", config.display())).start(&bed).await?;
 
-    let arena = Arena::within(client.clone(), "likeness", None).await?;
-    let world = World::new(arena, client, move || Ok(log.lock().clone())).await?;
+    let world = World::new(&bed, bed.arena("likeness").await?).await?;
     let outcome = outcome::hold(&world, story, false).await;
     let World { kubelets, .. } = world;
     kubelets.stop().await;
     ostrakon.stop().await.context("end ostrakon")?;
-    served.stop().await;
-    controllers.stop().await;
+    bed.stop().await?;
     outcome
-}
-
-/// A request as the story's outcome has it.
-fn asked(audited: &Audited<'_>) -> Asked {
-    let request = audited.request;
-    let info = RequestInfo::new(request.method(), request.uri());
-    // Protobuf has no bodies here: ostrakon writes JSON.
-    let body = match *request.method() {
-        Method::GET => Value::Null,
-        _ => serde_json::from_slice(request.body()).unwrap_or_default(),
-    };
-    Asked {
-        verb: info.verb,
-        resource: info.resource,
-        subresource: info.subresource,
-        namespace: info.namespace,
-        name: info.name,
-        uri: request.uri().to_string(),
-        code: audited.code,
-        body,
-    }
 }
 
 #[test]

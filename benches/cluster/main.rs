@@ -23,6 +23,7 @@ mod etcd;
 mod fleet;
 #[path = "../../tests/harness/mod.rs"]
 mod harness;
+mod median;
 mod objects;
 mod plot;
 mod report;

@@ -10,6 +10,7 @@ use ostrakon::clock::system_time;
 use serde::{Serialize, Serializer};
 
 use crate::bare::Fetch;
+use crate::median::median;
 use crate::server::{Cost, Requests};
 use crate::usage::Memory;
 use crate::{DEFAULT, FAST, Options, plot};
@@ -351,17 +352,6 @@ impl Entry {
             self.runs.iter().filter_map(|run| run.rounds.last()).collect();
         rounds.sort_by(|a, b| a.at(1.0).total_cmp(&b.at(1.0)));
         rounds.get(rounds.len() / 2).copied()
-    }
-}
-
-/// NaN of nothing.
-fn median(values: impl Iterator<Item = f64>) -> f64 {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    let (low, high) = (values.len().saturating_sub(1) / 2, values.len() / 2);
-    match (values.get(low), values.get(high)) {
-        (Some(low), Some(high)) => f64::midpoint(*low, *high),
-        _ => f64::NAN,
     }
 }
 

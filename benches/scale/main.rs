@@ -10,6 +10,8 @@
 //! the evictions of a zone are watched (120).
 
 mod controller;
+#[path = "../cluster/median.rs"]
+mod median;
 mod objects;
 mod report;
 mod server;

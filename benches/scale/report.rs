@@ -8,6 +8,7 @@ use anyhow::{Context as _, Result};
 use ostrakon::clock::system_time;
 use serde::Serialize;
 
+use crate::median::median;
 use crate::objects::Size;
 use crate::usage::Memory;
 
@@ -63,11 +64,7 @@ impl Sync {
 
     /// Of several, the median of each figure.
     fn median(of: &[Self]) -> Self {
-        let median = |figure: fn(&Self) -> f64| {
-            let mut figures: Vec<f64> = of.iter().map(figure).collect();
-            figures.sort_by(f64::total_cmp);
-            figures.get(figures.len() / 2).copied().unwrap_or(f64::NAN)
-        };
+        let median = |figure: fn(&Self) -> f64| median(of.iter().map(figure));
         Self {
             seconds: median(|sync| sync.seconds),
             cpu: median(|sync| sync.cpu),

@@ -292,10 +292,10 @@ impl Engine {
         let clocks = self.clocks.await.map_err(|error| ended(Err(error)));
         self.in_flight.close();
         let left = self.in_flight.len();
-        let abandoned = timeout(LAST_REQUESTS, self.in_flight.wait()).await.is_err();
-        if abandoned {
-            let requests = self.in_flight.len();
-            warn!(requests, "requests in flight were abandoned; the lease runs out by itself");
+        if timeout(LAST_REQUESTS, self.in_flight.wait()).await.is_err() {
+            warn!(requests = self.in_flight.len(), "requests in flight were abandoned");
+            // Ended so, it does not give the lease back.
+            self.election.abort();
         } else if left > 0 {
             info!(requests = left, "requests in flight were finished");
         }
@@ -308,12 +308,11 @@ impl Engine {
         if timeout(LAST_EVENTS, self.events).await.is_err() {
             warn!("events that were waiting were abandoned");
         }
-        if abandoned && !self.election.is_finished() {
-            self.election.abort();
-            return worked.and(clocks);
-        }
         self.resign.cancel();
-        let elected = flatten(self.election.await);
+        let elected = match self.election.await {
+            Err(aborted) if aborted.is_cancelled() => Ok(()),
+            elected => flatten(elected),
+        };
         worked.and(clocks).and(elected)
     }
 }

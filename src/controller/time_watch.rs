@@ -19,7 +19,7 @@ use super::ingest::recorded;
 use super::state::Shared;
 use crate::cluster::Api;
 use crate::model::{Anchors, Node};
-use crate::taint::anchor;
+use crate::taint::anchor::{self, CLOCKS_APART};
 
 /// How often the clocks are compared.
 const EVERY: Duration = Duration::from_secs(1);
@@ -27,10 +27,6 @@ const EVERY: Duration = Duration::from_secs(1);
 const ASKED_EVERY: Duration = Duration::from_hours(1);
 /// Differences below this are left alone: the API's own stamps are whole seconds.
 const TOLERATED: SignedDuration = SignedDuration::from_secs(2);
-/// Two clocks that differ by less than this agree, given the whole seconds of the server's answer
-/// and the time that it travels.
-const AGREE: SignedDuration = SignedDuration::from_secs(5);
-
 /// What to do about a difference between clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ruling {
@@ -44,7 +40,7 @@ enum Ruling {
 
 /// Rules between the time that is kept, the system's time and the server's.
 fn rule(kept: Timestamp, system: Timestamp, server: Timestamp) -> Ruling {
-    let agree = |a: Timestamp, b: Timestamp| a.duration_since(b).abs() <= AGREE;
+    let agree = |a: Timestamp, b: Timestamp| a.duration_since(b).abs() <= CLOCKS_APART;
     if agree(kept, server) {
         Ruling::Keep
     } else if agree(system, server) {
@@ -225,6 +221,6 @@ mod tests {
         });
         let _ = tokio::time::timeout(Duration::from_mins(61), watch).await;
         let off = clock.now().duration_since(cluster.store().clock().now());
-        assert!(off.abs() <= AGREE, "{off}");
+        assert!(off.abs() <= CLOCKS_APART, "{off}");
     }
 }

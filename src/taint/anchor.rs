@@ -19,10 +19,10 @@ use crate::model::{Anchor, AnchorSource, Anchors, FirstSeen, Node, Outage, Taint
 use super::matching::no_execute;
 use super::outage::{self, LONGEST_GAP, Span};
 
-/// The machines of a cluster may be apart by so much without anybody setting them right. What one
-/// of them has recorded must then count on another as it stands: a record that changes with who
+/// The clocks of a cluster's machines may be apart by so much without anybody setting them right: what
+/// one learns of another is in whole seconds, and travels. What one of them has recorded must then count on another as it stands: a record that changes with who
 /// reads it would move deadlines at each change of leaders.
-pub(super) const CLOCKS_APART: SignedDuration = SignedDuration::from_secs(5);
+pub const CLOCKS_APART: SignedDuration = SignedDuration::from_secs(5);
 
 /// What is known of a node from before the version that is being looked at.
 ///

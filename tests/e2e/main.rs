@@ -47,10 +47,12 @@ fn main() -> ExitCode {
     let mut args = Arguments::from_args();
     args.test_threads.get_or_insert(AT_ONCE);
     let mut scenarios = [smoke::trials(), scenarios::trials()].concat();
-    match std::env::var("OSTRAKON_E2E").as_deref() {
-        Ok("shared") => scenarios.retain(|scenario| !scenario.is_alone()),
-        Ok("alone") => scenarios.retain(Scenario::is_alone),
-        Ok("embedded") => scenarios.retain(|one| !one.is_alone() && !one.is_real()),
+    let which = std::env::var("OSTRAKON_E2E").unwrap_or_default();
+    let embedded = which == "embedded";
+    match which.as_str() {
+        "shared" => scenarios.retain(|scenario| !scenario.is_alone()),
+        "alone" => scenarios.retain(Scenario::is_alone),
+        "embedded" => scenarios.retain(|one| !one.is_alone() && !one.is_real()),
         // Those that run alone come last, or the others would wait for them.
         _ => scenarios.sort_by_key(Scenario::is_alone),
     }
@@ -62,7 +64,7 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let floor = match lay_floor(&args, &scenarios, &runtime) {
+    let floor = match lay_floor(&args, &scenarios, embedded, &runtime) {
         Ok(floor) => floor,
         Err(error) => {
             eprintln!("e2e: the control plane did not start: {error:#}");
@@ -79,11 +81,16 @@ fn main() -> ExitCode {
 }
 
 #[allow(clippy::print_stderr, reason = "a skip must be seen, and how long it takes")]
-fn lay_floor(args: &Arguments, scenarios: &[Scenario], runtime: &Runtime) -> anyhow::Result<Floor> {
+fn lay_floor(
+    args: &Arguments,
+    scenarios: &[Scenario],
+    embedded: bool,
+    runtime: &Runtime,
+) -> anyhow::Result<Floor> {
     if args.list || scenarios.iter().all(|scenario| scenario.is_filtered_out(args)) {
         return Ok(Floor::NotNeeded);
     }
-    if std::env::var("OSTRAKON_E2E").as_deref() == Ok("embedded") {
+    if embedded {
         let bed = runtime.block_on(Bed::embedded())?;
         return Ok(Floor::House(Arc::new(House::new(bed))));
     }

@@ -5,6 +5,7 @@
 //! that two clusters that behave alike come to the same outcome.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
@@ -16,7 +17,8 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use super::difference::differences;
-use super::stories::{Asked, LATER, Story, World};
+use super::stories::{LATER, Story, World};
+use crate::harness::audit::{Audit, AuditRecord};
 use crate::harness::cluster::ARENA_LABEL;
 use crate::harness::witness::Sighting;
 use crate::harness::{Verb, wait};
@@ -61,8 +63,7 @@ pub(crate) async fn hold(world: &World<'_>, story: Story, record: bool) -> Resul
 
 async fn outcome(world: &World<'_>) -> Result<Value> {
     let words = Words::new(world.arena.namespace())?;
-    let asked = (world.asked)()?;
-    let asked: Vec<Asked> = asked.into_iter().filter(|one| words.is_about_us(one)).collect();
+    let asked = world.asked()?.that(|one| words.is_about_us(one));
     let pods = world.arena.pods().list(&ListParams::default()).await?;
     let mut left: Vec<String> = Vec::new();
     for pod in &pods.items {
@@ -83,7 +84,7 @@ async fn outcome(world: &World<'_>) -> Result<Value> {
 
 /// Who was deleted, by which request, and when: after which step, and by a taint so many seconds
 /// after it, by a drain in which of its waves. A wave begins when all before it are gone.
-fn removed(world: &World<'_>, asked: &[Asked], words: &Words<'_>) -> Vec<String> {
+fn removed(world: &World<'_>, asked: &Audit, words: &Words<'_>) -> Vec<String> {
     let mut gone: Vec<(Instant, Sighting)> = world
         .witness
         .sightings()
@@ -97,16 +98,16 @@ fn removed(world: &World<'_>, asked: &[Asked], words: &Words<'_>) -> Vec<String>
     for (at, sighting) in &gone {
         let step = steps.iter().rev().find(|(_, begin)| begin <= at);
         let (step, begin) = step.map_or(("the beginning", *at), |(step, begin)| (*step, *begin));
-        let is_it = |one: &&Asked| {
+        let is_it = |one: &&Arc<AuditRecord>| {
             let uid = &sighting.pod.uid;
-            let body = &one.body;
+            let body = &one.request_object;
             one.succeeded()
                 && (body["preconditions"]["uid"] == **uid
                     || body["deleteOptions"]["preconditions"]["uid"] == **uid)
         };
-        let by = asked.iter().find(is_it);
+        let by = asked.records().iter().find(is_it);
         let when = match by {
-            Some(by) if by.subresource == "eviction" => {
+            Some(by) if by.subresource() == "eviction" => {
                 if ends.is_none_or(|ends| *at >= ends) {
                     wave += 1;
                 }
@@ -196,24 +197,26 @@ async fn events(world: &World<'_>, words: &Words<'_>) -> Result<Vec<String>> {
 
 /// How often each request was carried out. Of reads and refusals, which depend on how fast things
 /// go, only that there were any; not even that of writes that somebody else's came before.
-fn requests(asked: &[Asked], words: &Words<'_>) -> Value {
+fn requests(asked: &Audit, words: &Words<'_>) -> Value {
     let mut all: BTreeMap<String, Value> = BTreeMap::new();
-    for one in asked.iter().filter(|one| one.resource != "nodes" || one.code != 409) {
-        let name = match &*one.name {
-            "" => one.body["metadata"]["name"].as_str().unwrap_or_default(),
+    let counts = |one: &&Arc<AuditRecord>| one.resource() != "nodes" || one.code() != 409;
+    for one in asked.records().iter().filter(counts) {
+        let body = &one.request_object;
+        let name = match one.name() {
+            "" => body["metadata"]["name"].as_str().unwrap_or_default(),
             name => name,
         };
-        let (about, slash) = match &*one.resource {
-            "events" => (one.body["involvedObject"]["name"].as_str().unwrap_or_default(), ""),
-            _ => (name, if one.subresource.is_empty() { "" } else { "/" }),
+        let (about, slash) = match one.resource() {
+            "events" => (body["involvedObject"]["name"].as_str().unwrap_or_default(), ""),
+            _ => (name, if one.subresource().is_empty() { "" } else { "/" }),
         };
-        let resource = format!("{}{slash}{}", one.resource, one.subresource);
+        let resource = format!("{}{slash}{}", one.resource(), one.subresource());
         let verb = one.verb.as_str();
         let mut text = format!("{verb} {resource}");
         for part in [about, &details(one, words)].into_iter().filter(|part| !part.is_empty()) {
             text = format!("{text} {part}");
         }
-        text = format!("{text}: {}", one.code);
+        text = format!("{text}: {}", one.code());
         let text = words.plain(&text);
         if one.succeeded() && Verb::WRITES.contains(&one.verb) {
             let count = all.get(&text).and_then(Value::as_u64).unwrap_or_default();
@@ -226,8 +229,8 @@ fn requests(asked: &[Asked], words: &Words<'_>) -> Value {
 }
 
 /// What a write says, as far as others act on it.
-fn details(asked: &Asked, words: &Words<'_>) -> String {
-    let body = &asked.body;
+fn details(asked: &AuditRecord, words: &Words<'_>) -> String {
+    let body = &asked.request_object;
     let mut said = Vec::new();
     for condition in body["status"]["conditions"].as_array().into_iter().flatten() {
         let text = |key: &str| condition[key].as_str().unwrap_or_default();
@@ -236,7 +239,7 @@ fn details(asked: &Asked, words: &Words<'_>) -> String {
     }
     for (key, value) in body["metadata"]["annotations"].as_object().into_iter().flatten() {
         let text = match value.as_str() {
-            _ if asked.resource == "events" => continue,
+            _ if asked.resource() == "events" => continue,
             None => "none".to_owned(),
             Some(text) => match serde_json::from_str::<Value>(text) {
                 Ok(record) if record["phase"].is_string() => {
@@ -293,11 +296,11 @@ impl<'a> Words<'a> {
     }
 
     /// Whether a request is about this story, and not about another that is told beside it.
-    fn is_about_us(&self, asked: &Asked) -> bool {
-        let about = asked.body["involvedObject"]["name"].as_str().unwrap_or_default();
-        asked.namespace == self.namespace
-            || asked.name.starts_with(self.namespace)
+    fn is_about_us(&self, asked: &AuditRecord) -> bool {
+        let about = asked.request_object["involvedObject"]["name"].as_str().unwrap_or_default();
+        asked.namespace() == self.namespace
+            || asked.name().starts_with(self.namespace)
             || about.starts_with(self.namespace)
-            || asked.uri.contains(self.namespace)
+            || asked.request_uri.contains(self.namespace)
     }
 }

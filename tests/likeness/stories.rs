@@ -16,9 +16,10 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::Recording;
+use crate::harness::audit::Audit;
 use crate::harness::cluster::{ARENA_LABEL, pod};
 use crate::harness::workloads::{APP, Held};
-use crate::harness::{Arena, NodeRef, PodRef, PodSketch, Verb, Witness, no_execute, wait};
+use crate::harness::{Arena, Bed, NodeRef, PodRef, PodSketch, User, Witness, no_execute, wait};
 
 /// How long something may take that is to happen soon, on a machine that stalls.
 const SOON: Duration = Duration::from_secs(120);
@@ -44,49 +45,28 @@ pub(crate) fn policy() -> Value {
     })
 }
 
-/// A request that ostrakon made.
-#[derive(Clone, Debug)]
-pub(crate) struct Asked {
-    pub verb: Verb,
-    pub resource: String,
-    pub subresource: String,
-    pub namespace: String,
-    pub name: String,
-    pub uri: String,
-    pub code: u16,
-    /// What was sent; null without a body.
-    pub body: Value,
-}
-
-impl Asked {
-    pub(crate) fn succeeded(&self) -> bool {
-        (200..300).contains(&self.code)
-    }
-}
-
 /// A cluster on which a story is played, with an ostrakon that knows [`policy`] at work beside it.
 pub(crate) struct World<'a> {
+    pub bed: &'a Bed,
     pub arena: Arena,
     pub kubelets: HollowKubelets,
     pub witness: Witness,
-    /// All that ostrakon asked for up to now, in order.
-    pub asked: Box<dyn Fn() -> Result<Vec<Asked>> + Send + Sync + 'a>,
     pub steps: Mutex<Vec<(&'static str, Instant)>>,
 }
 
 impl<'a> World<'a> {
-    /// The kubelets talk to the cluster by `client`.
-    pub(crate) async fn new(
-        arena: Arena,
-        client: kube::Client,
-        asked: impl Fn() -> Result<Vec<Asked>> + Send + Sync + 'a,
-    ) -> Result<Self> {
+    pub(crate) async fn new(bed: &'a Bed, arena: Arena) -> Result<Self> {
         let witness = arena.witness().await?;
         // Long enough that pods which are evicted together are still there together, although the
         // controller stalls in between.
         let options = Options { stop_time: Duration::from_secs(10), ..Options::default() };
-        let kubelets = HollowKubelets::start(client, options).await?;
-        Ok(Self { arena, kubelets, witness, asked: Box::new(asked), steps: Mutex::default() })
+        let kubelets = HollowKubelets::start(bed.client_for(User::Kubelets)?, options).await?;
+        Ok(Self { bed, arena, kubelets, witness, steps: Mutex::default() })
+    }
+
+    /// All that ostrakon asked for up to now.
+    pub(crate) fn asked(&self) -> Result<Audit> {
+        Ok(self.bed.audit()?.by(User::Ostrakon))
     }
 
     /// What happens from here on happens after this.
@@ -151,13 +131,9 @@ impl<'a> World<'a> {
     /// Waits until the eviction of a pod was refused.
     async fn refused(&self, pod: &PodRef) -> Result<()> {
         wait::until(&format!("a refusal for {pod}"), SOON, async || {
-            let asked = (self.asked)()?;
-            let mut asked = asked.iter();
-            let is_it = |asked: &Asked| {
-                let name = (&*asked.namespace, &*asked.name) == (&*pod.namespace, &*pod.name);
-                name && asked.subresource == "eviction" && asked.code == 429
-            };
-            Ok(asked.any(is_it).then_some(()))
+            let evictions = self.asked()?.resource("pods/eviction").code(429);
+            let refused = evictions.namespace(&pod.namespace).name(&pod.name);
+            Ok((!refused.is_empty()).then_some(()))
         })
         .await
     }

@@ -5,10 +5,9 @@ use anyhow::{Result, ensure};
 use serde_json::Value;
 
 use crate::ctx::{Ctx, Scenario, trial};
-use crate::harness::audit::AuditRecord;
-use crate::harness::{How, User};
+use crate::harness::How;
 use crate::likeness::difference::differences;
-use crate::likeness::stories::{Asked, Story, World};
+use crate::likeness::stories::{Story, World};
 use crate::likeness::{ANSWERS, EXPIRED, Recording, WATCHES, outcome, script, watches};
 
 pub(super) fn trials() -> Vec<Scenario> {
@@ -72,26 +71,6 @@ async fn the_recorded_outcome_of_a_taint_beside_a_drain_is_true(ctx: &Ctx) -> Re
 
 async fn tell(ctx: &Ctx, story: Story) -> Result<()> {
     let _ostrakon = ctx.ostrakon().await?;
-    let arena = ctx.arena().await?;
-    let client = ctx.bed().client_for(User::Kubelets)?;
-    let by_ostrakon = || {
-        let audit = ctx.bed().audit()?.by(User::Ostrakon);
-        Ok(audit.records().iter().map(|record| asked(record)).collect())
-    };
-    let world = World::new(arena, client, by_ostrakon).await?;
+    let world = World::new(ctx.bed(), ctx.arena().await?).await?;
     outcome::hold(&world, story, is_recording()).await
-}
-
-/// A request as the story's outcome has it.
-fn asked(record: &AuditRecord) -> Asked {
-    Asked {
-        verb: record.verb,
-        resource: record.resource().to_owned(),
-        subresource: record.subresource().to_owned(),
-        namespace: record.namespace().to_owned(),
-        name: record.name().to_owned(),
-        uri: record.request_uri.clone(),
-        code: record.code(),
-        body: record.request_object.clone(),
-    }
 }

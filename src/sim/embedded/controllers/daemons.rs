@@ -10,7 +10,8 @@ use serde_json::{Value, json};
 
 use super::feed::{Feed, News};
 use super::replicas::from_template;
-use super::taints::repelling;
+use super::scheduler::is_selected;
+use super::taints::{evicting, repelling};
 use crate::sim::embedded::deletion::DeleteOptions;
 use crate::sim::embedded::object::{
     at, controller, is_finished, is_terminating, is_true, list, meta, set, text,
@@ -163,15 +164,5 @@ fn is_for(node: &Value, pod: &Value) -> bool {
 
 /// Whether the pod may stay where it is: what only keeps pods from being scheduled does not count.
 fn may_stay(node: &Value, pod: &Value) -> bool {
-    let mut evicting = node.clone();
-    let taints = list(node, &["spec", "taints"]).iter();
-    let taints = taints.filter(|taint| text(taint, &["effect"]) == "NoExecute").cloned();
-    set(&mut evicting, &["spec", "taints"], taints.collect::<Vec<_>>());
-    is_selected(node, pod) && repelling(&evicting, pod).is_none()
-}
-
-fn is_selected(node: &Value, pod: &Value) -> bool {
-    let labels = at(node, &["metadata", "labels"]);
-    let wanted = at(pod, &["spec", "nodeSelector"]).as_object();
-    wanted.into_iter().flatten().all(|(key, value)| labels.get(key) == Some(value))
+    is_selected(node, pod) && evicting(node, pod).is_none()
 }

@@ -91,29 +91,17 @@ impl Controllers {
         if settings.replicas {
             let mut replicas = Replicas::new(store.clone());
             let watched = &[Resource::Pods, Resource::ReplicaSets, Resource::StatefulSets];
-            let step = move || {
-                replicas.step();
-                LOOK_AGAIN
-            };
-            tasks.spawn(keep(store.clone(), watched, step));
+            tasks.spawn(keep(store.clone(), watched, unhurried(move || replicas.step())));
         }
         if settings.daemons {
             let mut daemons = Daemons::new(store.clone());
             let watched = &[Resource::DaemonSets, Resource::Nodes, Resource::Pods];
-            let step = move || {
-                daemons.step();
-                LOOK_AGAIN
-            };
-            tasks.spawn(keep(store.clone(), watched, step));
+            tasks.spawn(keep(store.clone(), watched, unhurried(move || daemons.step())));
         }
         if settings.scheduler {
             let mut scheduler = Scheduler::new(store.clone());
             let watched = &[Resource::Pods, Resource::Nodes];
-            let step = move || {
-                scheduler.step();
-                LOOK_AGAIN
-            };
-            tasks.spawn(keep(store.clone(), watched, step));
+            tasks.spawn(keep(store.clone(), watched, unhurried(move || scheduler.step())));
         }
         let budgets = store.clone();
         let watched = &[
@@ -122,25 +110,25 @@ impl Controllers {
             Resource::ReplicaSets,
             Resource::StatefulSets,
         ];
-        let step = move || {
-            budgets.update_budgets();
-            LOOK_AGAIN
-        };
-        tasks.spawn(keep(store.clone(), watched, step));
+        tasks.spawn(keep(store.clone(), watched, unhurried(move || budgets.update_budgets())));
         let mut housekeeping = Housekeeping::new(store.clone());
         let watched =
             &[Resource::Namespaces, Resource::Pods, Resource::ReplicaSets, Resource::StatefulSets];
-        let step = move || {
-            housekeeping.step();
-            LOOK_AGAIN
-        };
-        tasks.spawn(keep(store.clone(), watched, step));
+        tasks.spawn(keep(store.clone(), watched, unhurried(move || housekeeping.step())));
         Self { tasks }
     }
 
     /// Ends them, and waits until they have ended.
     pub async fn stop(mut self) {
         self.tasks.shutdown().await;
+    }
+}
+
+/// A step after which nothing is due by itself for a while.
+fn unhurried(mut step: impl FnMut() + Send) -> impl FnMut() -> Duration + Send {
+    move || {
+        step();
+        LOOK_AGAIN
     }
 }
 

@@ -180,12 +180,17 @@ fn is_ours(pod: &Value) -> bool {
 fn fits(node: &Value, pod: &Value, load: u64) -> bool {
     let most = at(node, &["status", "allocatable", "pods"]);
     let most = most.as_u64().or_else(|| most.as_str()?.parse().ok());
-    let labels = at(node, &["metadata", "labels"]);
-    let wanted = at(pod, &["spec", "nodeSelector"]).as_object();
     is_true(node, "Ready")
         && at(node, &["spec", "unschedulable"]) != &Value::Bool(true)
         && !is_terminating(node)
         && load < most.unwrap_or(PODS_PER_NODE)
         && repelling(node, pod).is_none()
-        && wanted.into_iter().flatten().all(|(key, value)| labels.get(key) == Some(value))
+        && is_selected(node, pod)
+}
+
+/// Whether the node has the labels that the pod asks for.
+pub(super) fn is_selected(node: &Value, pod: &Value) -> bool {
+    let labels = at(node, &["metadata", "labels"]);
+    let wanted = at(pod, &["spec", "nodeSelector"]).as_object();
+    wanted.into_iter().flatten().all(|(key, value)| labels.get(key) == Some(value))
 }

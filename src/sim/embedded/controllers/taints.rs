@@ -26,9 +26,18 @@ fn tolerates(toleration: &Value, taint: &Value) -> bool {
 
 /// The first taint that keeps the pod from being scheduled onto the node.
 pub(super) fn repelling<'a>(node: &'a Value, pod: &Value) -> Option<&'a Value> {
+    untolerated(node, pod, &["NoSchedule", "NoExecute"])
+}
+
+/// The first taint for which the pod cannot stay on the node.
+pub(super) fn evicting<'a>(node: &'a Value, pod: &Value) -> Option<&'a Value> {
+    untolerated(node, pod, &["NoExecute"])
+}
+
+fn untolerated<'a>(node: &'a Value, pod: &Value, effects: &[&str]) -> Option<&'a Value> {
     let tolerations = list(pod, &["spec", "tolerations"]);
     list(node, &["spec", "taints"]).iter().find(|taint| {
-        matches!(text(taint, &["effect"]), "NoSchedule" | "NoExecute")
+        effects.contains(&text(taint, &["effect"]))
             && !tolerations.iter().any(|toleration| tolerates(toleration, taint))
     })
 }
