@@ -43,6 +43,11 @@ pub(super) const JSON: &str = "application/json";
 /// For how long the beginning of an answer of the wrong form is waited for, to quote it.
 const EXCERPT_TIMEOUT: Duration = Duration::from_secs(1);
 pub(super) const FIELD_MANAGER: &str = "ostrakon";
+/// How the API server begins the message of an error of its own.
+const INTERNAL_ERROR: &str = "Internal error occurred: ";
+/// How it begins what it says of an admission webhook, before the webhook's name: a denial, and a
+/// call that failed (`k8s.io/apiserver`, `admission/plugin/webhook/errors` and `util/webhook`).
+const WEBHOOK_ANSWERS: [&str; 2] = ["admission webhook \"", "failed calling webhook \""];
 
 /// Access to the API server. Clones share the connections, the counters and the gate.
 #[derive(Clone)]
@@ -78,9 +83,18 @@ pub struct StatusCause {
 }
 
 impl Answer {
-    /// Whether the API server itself says that there is no such object. A proxy's 404 says nothing.
+    /// Whether the API server itself says that there is no such object. A proxy's 404 says nothing,
+    /// nor does that of a webhook.
     pub fn is_not_found(&self) -> bool {
-        self.code == 404 && self.reason == "NotFound"
+        self.code == 404 && self.reason == "NotFound" && self.by_webhook().is_none()
+    }
+
+    /// Name of the admission webhook that denied the request, or that the API server could not call.
+    /// The code and all else of a denial are the webhook's own: they say nothing about the server.
+    pub fn by_webhook(&self) -> Option<&str> {
+        let message = self.message.strip_prefix(INTERNAL_ERROR).unwrap_or(&self.message);
+        let named = WEBHOOK_ANSWERS.iter().find_map(|begin| message.strip_prefix(begin))?;
+        named.split_once('"').map(|(name, _)| name)
     }
 }
 

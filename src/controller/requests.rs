@@ -83,6 +83,9 @@ fn failure(error: RequestError) -> Failure {
     match &error {
         // Only the API server's own word counts: a proxy's 404 says nothing about the pod.
         RequestError::Status(answer) if answer.is_not_found() => Failure::Gone,
+        RequestError::Status(answer) if answer.by_webhook().is_some() => {
+            retry(FailureKind::Webhook, answer.retry_after)
+        }
         RequestError::Status(answer) if matches!(answer.code, 409 | 422) => {
             Failure::Doubtful { kind: FailureKind::of_code(answer.code), message }
         }
@@ -189,6 +192,52 @@ mod tests {
         for code in [429, 500, 504] {
             let other = super::refused(RequestError::Status(answer(code, "no", None)));
             assert!(matches!(other, Refused::Other(Failure::Retry { .. })), "{code}: {other:?}");
+        }
+    }
+
+    #[test]
+    fn a_webhooks_refusal_is_told_from_the_servers_and_from_a_budgets() {
+        let budget = StatusCause {
+            reason: "DisruptionBudget".to_owned(),
+            message: "The disruption budget web needs 2 healthy pods and has 1 currently"
+                .to_owned(),
+        };
+        let denied =
+            "admission webhook \"drain.example.com\" denied the request: the operator moves it";
+        let failed = "Internal error occurred: failed calling webhook \"drain.example.com\": failed to \
+                      call webhook: Post \"https://drain.example.svc:443\": EOF";
+        for message in [denied, failed] {
+            // The code and the rest of a denial are the webhook's choice.
+            for code in [400, 403, 404, 409, 422, 429, 500, 503] {
+                let answer = Answer {
+                    code,
+                    reason: if code == 404 { "NotFound" } else { "" }.to_owned(),
+                    message: message.to_owned(),
+                    retry_after: Some(Duration::from_secs(7)),
+                    causes: vec![budget.clone()],
+                };
+                let refused = super::refused(RequestError::Status(answer));
+                let Refused::Other(Failure::Retry { kind, message: words, after }) = &refused
+                else {
+                    panic!("{code}: {refused:?}")
+                };
+                assert_eq!((*kind, *after), (FailureKind::Webhook, Some(Duration::from_secs(7))));
+                assert!(words.contains(message), "{words}");
+            }
+        }
+        // Words of a webhook that the server quotes elsewhere make none of its own answers one.
+        for message in [
+            "pods \"admission webhook\" not found",
+            "pods \"a\" is forbidden: admission webhook \"x\" denied the request",
+        ] {
+            let answer = Answer {
+                code: 429,
+                reason: String::new(),
+                message: message.to_owned(),
+                retry_after: None,
+                causes: Vec::new(),
+            };
+            assert_eq!(answer.by_webhook(), None, "{message}");
         }
     }
 

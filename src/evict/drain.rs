@@ -32,6 +32,9 @@ use metrics::Counted;
 /// Pause between tries of a pod that its budget holds back. A budget has something left again when
 /// a pod elsewhere is ready, which takes seconds to minutes. Never less than half of it.
 const BLOCKED: Backoff = Backoff { first: Duration::from_secs(10), most: Duration::from_secs(60) };
+/// Pause between tries of a pod that an admission webhook holds back. The first request may be what
+/// starts the operator behind the webhook; the next ones only learn whether it is done.
+const WEBHOOK: Backoff = Backoff { first: Duration::from_secs(4), most: Duration::from_secs(60) };
 /// Pause while more than one budget selects a pod. Somebody must mend that.
 const SEVERAL_BUDGETS: Duration = Duration::from_secs(60);
 
@@ -286,7 +289,8 @@ impl<J: DrainJudge, R: DrainRequests, N: DrainNotices> Drainer<J, R, N> {
             (ordered.failures, ordered.reported.insert(kind.label().to_owned()))
         });
         let (failures, new) = noted.unwrap_or((1, false));
-        let pause = BACKOFF.pause_asked(failures, job.pod.uid.0, after);
+        let backoff = if kind == FailureKind::Webhook { WEBHOOK } else { BACKOFF };
+        let pause = backoff.pause_asked(failures, job.pod.uid.0, after);
         if new {
             warn!(pod = %job.pod, uid = %job.pod.uid, cause = kind.label(), error = message,
                 ?pause, "eviction for a drain failed; it will be tried again");

@@ -8,12 +8,15 @@ use std::time::Duration;
 pub enum FailureKind {
     /// 401: the credentials were not taken.
     Unauthorized,
-    /// 403: RBAC, an admission policy or a webhook refused.
+    /// 403: RBAC or an admission policy refused.
     Forbidden,
     /// 409 on the pod itself, not on its identity.
     Conflict,
     /// 422 or 400: the request was judged invalid, as a policy may do.
     Invalid,
+    /// An admission webhook denied the request, with whatever code, or could not be called. The API
+    /// server itself is well.
+    Webhook,
     /// 429: the server is overloaded.
     Throttled,
     /// 5xx: the server failed.
@@ -30,11 +33,12 @@ pub enum FailureKind {
 
 impl FailureKind {
     /// All of them, in the order of their labels' declaration.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Unauthorized,
         Self::Forbidden,
         Self::Conflict,
         Self::Invalid,
+        Self::Webhook,
         Self::Throttled,
         Self::Server,
         Self::Timeout,
@@ -50,6 +54,7 @@ impl FailureKind {
             Self::Forbidden => "forbidden",
             Self::Conflict => "conflict",
             Self::Invalid => "invalid",
+            Self::Webhook => "webhook",
             Self::Throttled => "throttled",
             Self::Server => "server_error",
             Self::Timeout => "timeout",
@@ -59,7 +64,7 @@ impl FailureKind {
         }
     }
 
-    /// The kind of a refusal with this HTTP status code.
+    /// The kind of a refusal with this HTTP status code, if no webhook answered.
     pub fn of_code(code: u16) -> Self {
         match code {
             401 => Self::Unauthorized,

@@ -49,8 +49,11 @@ pub enum BudgetRefusal {
 
 impl Answer {
     /// Whether disruption budgets are why an eviction was refused. Without that a 429 tells of an
-    /// overloaded server, and a 500 of one that failed.
+    /// overloaded server, and a 500 of one that failed; unless a [webhook](Self::by_webhook) answered.
     pub fn by_budget(&self) -> Option<BudgetRefusal> {
+        if self.by_webhook().is_some() {
+            return None;
+        }
         if self.code == 500 && self.message.contains(SEVERAL_BUDGETS) {
             return Some(BudgetRefusal::Several);
         }

@@ -380,6 +380,29 @@ async fn overload_makes_the_window_smaller_and_every_failure_is_tried_again() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_webhook_that_refuses_is_asked_again_with_growing_pauses_and_is_no_overload() {
+    let bench = bench();
+    let window = bench.pace.window();
+    let mut pauses = Vec::new();
+    for _ in 0..8 {
+        let refusal = Refused::Other(retry(FailureKind::Webhook, None));
+        pauses.push(bench.refused(refusal).await);
+    }
+    assert!(pauses[0] >= Duration::from_secs(2) && pauses[0] <= Duration::from_secs(4));
+    assert!(pauses[2] > pauses[0] && pauses[7] >= Duration::from_secs(30), "{pauses:?}");
+    assert!(pauses.iter().all(|pause| *pause <= WEBHOOK.most), "{pauses:?}");
+    let after = Some(Duration::from_secs(59));
+    let pause = bench.refused(Refused::Other(retry(FailureKind::Webhook, after))).await;
+    assert!(pause >= Duration::from_secs(59), "{pause:?}");
+    assert_eq!(bench.pace.window(), window, "the server is well");
+    assert_eq!(bench.told(), ["evicting default/a", "failing: webhook"]);
+    let failed = |cause: &str| {
+        bench.scraped(&format!("ostrakon_drain_eviction_failures_total{{cause=\"{cause}\"}}"))
+    };
+    assert_eq!((failed("webhook"), failed("throttled")), (9, 0));
+}
+
+#[tokio::test(start_paused = true)]
 async fn pods_of_a_node_share_one_look_at_it() {
     let bench = bench();
     bench.run(order()).await;
