@@ -16,6 +16,7 @@ fmt: ## check the format; `cargo fmt` mends it
 
 lint: ## clippy over everything, warnings denied
 	$(CARGO) clippy --locked --all-targets
+	$(CARGO) clippy --locked --no-default-features --lib --bins # what the image ships
 	$(CARGO) clippy --locked --test e2e --test upstream --bench cluster --bench counts --bench scale # left out of the above, to be run by name only
 
 test: ## unit, property and simulation tests, and scenarios on the embedded cluster; needs a Rust toolchain and nothing else

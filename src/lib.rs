@@ -14,8 +14,8 @@
 //! - [`cli`] and [`config`]: what a person types, and the one validated form of it.
 //!
 //! On the ground lie [`model`], the facts that decisions are made from, [`clock`], the one source
-//! of time, and [`backoff`], the pauses between tries. [`sim`] stands beside them: a cluster without
-//! machines, for tests and trials. `docs/architecture.md` has the threads, queues and reasons.
+//! of time, and [`backoff`], the pauses between tries. `sim` stands beside them: a cluster without
+//! machines, for tests and trials. It comes with the feature `demo`, which the image is built without. `docs/architecture.md` has the threads, queues and reasons.
 
 pub mod backoff;
 pub mod cli;
@@ -29,5 +29,10 @@ pub mod leader;
 pub mod model;
 pub mod observe;
 pub mod pipeline;
+#[cfg(feature = "demo")]
 pub mod sim;
 pub mod taint;
+
+// The unit tests run against the embedded cluster.
+#[cfg(all(test, not(feature = "demo")))]
+compile_error!("the tests need the feature `demo`: run them with the default features");

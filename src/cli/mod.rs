@@ -1,6 +1,7 @@
 //! What a person types, and what the process answers.
 
 mod config;
+#[cfg(feature = "demo")]
 mod demo;
 mod drain;
 mod run;
@@ -38,6 +39,7 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     Run(Box<run::Arguments>),
+    #[cfg(feature = "demo")]
     Demo(demo::Arguments),
     Config(config::Arguments),
 }
@@ -47,7 +49,9 @@ impl Command {
     fn log_format(&self) -> LogFormat {
         match self {
             Self::Run(arguments) => arguments.log_format(),
-            Self::Demo(_) | Self::Config(_) => LogFormat::Text,
+            Self::Config(_) => LogFormat::Text,
+            #[cfg(feature = "demo")]
+            Self::Demo(_) => LogFormat::Text,
         }
     }
 }
@@ -61,6 +65,7 @@ pub fn main() -> ExitCode {
     let format = arguments.command.log_format();
     let outcome = match arguments.command {
         Command::Run(arguments) => run::run(*arguments),
+        #[cfg(feature = "demo")]
         Command::Demo(arguments) => demo::run(&arguments),
         Command::Config(arguments) => config::run(&arguments),
     };
