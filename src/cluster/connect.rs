@@ -178,23 +178,18 @@ pub(super) fn chain(error: &dyn std::error::Error) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
-    use parking_lot::Mutex;
-
     use super::*;
     use crate::clock::Clock;
-    use crate::sim::embedded::{Embedded, Options};
+    use crate::sim::embedded::{Embedded, Observed, Options};
 
     #[tokio::test]
     async fn api_servers_are_told_who_asks() {
         let cluster = Embedded::new(Clock::system(), Options::default());
-        let agents = Arc::new(Mutex::new(Vec::new()));
-        let seen = Arc::clone(&agents);
-        cluster.audit(move |audited| seen.lock().push(audited.operation.agent.clone()));
+        let mut observed = cluster.follow();
         let served = cluster.serve("127.0.0.1:0".parse().unwrap()).await.unwrap();
         let client = open(Config::new(served.url().parse().unwrap())).unwrap().client;
         client.apiserver_version().await.unwrap();
-        assert_eq!(*agents.lock(), [format!("ostrakon/{}", env!("CARGO_PKG_VERSION"))]);
+        let Some(Observed::Answered(asked)) = observed.recv().await else { panic!("a request") };
+        assert_eq!(asked.operation.agent, format!("ostrakon/{}", env!("CARGO_PKG_VERSION")));
     }
 }

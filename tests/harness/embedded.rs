@@ -7,10 +7,12 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result};
 use http::header::{AUTHORIZATION, USER_AGENT};
-use ostrakon::clock::{Clock, system_time};
-use ostrakon::sim::embedded::{Audited, Controllers, Embedded, Options, Served, Settings};
-use parking_lot::Mutex;
+use ostrakon::clock::Clock;
+use ostrakon::sim::embedded::{
+    Audited, Controllers, Embedded, Observed, Options, Served, Settings,
+};
 use serde_json::{Value, json};
+use tokio::task::JoinSet;
 
 use super::request::{RequestInfo, Verb};
 use super::users::{User, Users};
@@ -23,6 +25,8 @@ const OF_OTHERS: [&str; 3] = ["pods", "nodes", "events"];
 pub struct EmbeddedPlane {
     served: Served,
     controllers: Controllers,
+    /// Writes the audit log.
+    _auditor: JoinSet<()>,
 }
 
 impl EmbeddedPlane {
@@ -30,20 +34,24 @@ impl EmbeddedPlane {
     /// [`super::audit`].
     pub async fn start(users: &Users, audit: &Path) -> Result<Self> {
         let cluster = Embedded::new(Clock::system(), Options::default());
-        let log = File::create(audit).with_context(|| format!("make {}", audit.display()))?;
-        let log = Mutex::new(log);
+        let mut log = File::create(audit).with_context(|| format!("make {}", audit.display()))?;
         let tokens = User::ALL.map(|user| (format!("Bearer {}", users.token(user)), user));
-        cluster.audit(move |audited| {
-            let asks = audited.request.headers().get(AUTHORIZATION);
-            let user = tokens.iter().find(|(token, _)| asks.is_some_and(|asks| asks == token));
-            if let Some(line) = line(audited, user.map(|(_, user)| *user)) {
-                // A lost line fails the scenario that looks for it.
-                let _ = log.lock().write_all(format!("{line}\n").as_bytes());
+        let mut observed = cluster.follow();
+        let mut auditor = JoinSet::new();
+        auditor.spawn(async move {
+            while let Some(observed) = observed.recv().await {
+                let Observed::Answered(audited) = observed else { continue };
+                let asks = audited.request.headers().get(AUTHORIZATION);
+                let user = tokens.iter().find(|(token, _)| asks.is_some_and(|asks| asks == token));
+                if let Some(line) = line(&audited, user.map(|(_, user)| *user)) {
+                    // A lost line fails the scenario that looks for it.
+                    let _ = log.write_all(format!("{line}\n").as_bytes());
+                }
             }
         });
         let controllers = Controllers::start(cluster.store(), &Settings::default());
         let served = cluster.serve(([127, 0, 0, 1], 0).into()).await?;
-        Ok(Self { served, controllers })
+        Ok(Self { served, controllers, _auditor: auditor })
     }
 
     pub fn url(&self) -> String {
@@ -57,8 +65,8 @@ impl EmbeddedPlane {
 }
 
 /// A request as the audit log has it, if it has it at all.
-fn line(audited: &Audited<'_>, user: Option<User>) -> Option<Value> {
-    let request = audited.request;
+fn line(audited: &Audited, user: Option<User>) -> Option<Value> {
+    let request = &audited.request;
     let info = RequestInfo::new(request.method(), request.uri());
     let is_write = Verb::WRITES.contains(&info.verb);
     let is_ours = user == Some(User::Ostrakon);
@@ -71,7 +79,7 @@ fn line(audited: &Audited<'_>, user: Option<User>) -> Option<Value> {
         Value::Null
     };
     let agent = request.headers().get(USER_AGENT).and_then(|agent| agent.to_str().ok());
-    let now = system_time();
+    let now = audited.at;
     Some(json!({
         "verb": info.verb.as_str(),
         "requestURI": request.uri().to_string(),

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use serde_json::{Value, json};
+use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::*;
 use crate::clock::Clock;
@@ -11,7 +12,8 @@ use crate::sim::embedded::{DeleteOptions, Options, Part, Store};
 
 struct Bed {
     store: Store,
-    ledger: Arc<Mutex<Ledger>>,
+    changes: Mutex<UnboundedReceiver<Arc<Change>>>,
+    ledger: Mutex<Ledger>,
 }
 
 impl Bed {
@@ -19,17 +21,25 @@ impl Bed {
     /// bears it for ever.
     fn new() -> Self {
         let store = Store::new(Clock::system(), Options::default());
-        let ledger = Arc::new(Mutex::new(Ledger::default()));
-        let watching = Arc::clone(&ledger);
-        store.observe(move |change| watching.lock().take(change));
+        let (changes, ledger) = (Mutex::new(store.follow()), Mutex::default());
         store.insert(Resource::Nodes, json!({"metadata": {"name": "n1"}})).unwrap();
-        let bed = Self { store, ledger };
+        let bed = Self { store, changes, ledger };
         let tolerates = |seconds: Value| json!([{"key": "k", "tolerationSeconds": seconds}]);
         bed.pod("none", &Value::Null);
         bed.pod("five", &tolerates(5.into()));
         bed.pod("ever", &tolerates(Value::Null));
-        bed.ledger.lock().begin();
+        bed.ledger().begin();
         bed
+    }
+
+    /// What the ledger has by what is stored up to now.
+    fn ledger(&self) -> MutexGuard<'_, Ledger> {
+        let mut ledger = self.ledger.lock();
+        let mut changes = self.changes.lock();
+        while let Ok(change) = changes.try_recv() {
+            ledger.take(&change);
+        }
+        ledger
     }
 
     fn pod(&self, name: &str, tolerations: &Value) {
@@ -56,12 +66,12 @@ impl Bed {
     }
 
     fn counts(&self) -> [usize; 4] {
-        let counts = self.ledger.lock().counts(self.store.clock().now());
+        let counts = self.ledger().counts(self.store.clock().now());
         [counts.pods, counts.overdue, counts.evicted, counts.cancelled]
     }
 
     fn wrong(&self) -> Vec<String> {
-        self.ledger.lock().wrong().to_vec()
+        self.ledger().wrong().to_vec()
     }
 }
 
@@ -80,7 +90,7 @@ async fn who_goes_in_time_is_right() {
     bed.delete("five");
     assert_eq!(bed.counts(), [1, 0, 2, 0]);
     assert!(bed.wrong().is_empty());
-    let ledger = bed.ledger.lock();
+    let ledger = bed.ledger();
     assert_eq!(ledger.evicted()[1].1, Duration::from_millis(40));
     assert_eq!(ledger.kept(), 1);
 }
@@ -110,7 +120,7 @@ async fn a_taint_that_goes_takes_the_countdown_with_it() {
     assert_eq!(bed.counts(), [2, 0, 1, 1]);
     bed.delete("five");
     assert_eq!(bed.wrong().len(), 1);
-    let news = bed.ledger.lock().news();
+    let news = bed.ledger().news();
     assert!(matches!(&news[0].1, News::Tainted { outlook, .. } if outlook.at_once == 1));
     assert!(matches!(&news[2].1, News::Untainted { cancelled: 1, .. }), "{news:?}");
 }
@@ -120,7 +130,7 @@ async fn a_pod_of_the_same_name_is_another_pod() {
     let bed = Bed::new();
     bed.taint(&k());
     let uid = bed.store.get(Resource::Pods, "default", "none").unwrap()["metadata"]["uid"].clone();
-    bed.ledger.lock().expect_by_hand(uid.as_str().unwrap());
+    bed.ledger().expect_by_hand(uid.as_str().unwrap());
     let at_once = DeleteOptions::at_once(uid.as_str().unwrap());
     bed.store.delete(Resource::Pods, "default", "none", &at_once).unwrap();
     bed.pod("none", &json!([{"operator": "Exists"}]));
@@ -135,7 +145,7 @@ async fn a_row_shows_who_is_left_and_when_the_next_goes() {
     let now = bed.store.clock().now();
     bed.taint(&k());
     bed.delete("none");
-    let ledger = bed.ledger.lock();
+    let ledger = bed.ledger();
     let row = ledger.row("n1");
     assert_eq!((row.pods, row.counting, row.going), (2, 1, 1));
     assert_eq!(row.next.unwrap().duration_since(now), SignedDuration::from_secs(5));
@@ -145,7 +155,7 @@ async fn a_row_shows_who_is_left_and_when_the_next_goes() {
 #[tokio::test(start_paused = true)]
 async fn after_the_story_others_may_delete() {
     let bed = Bed::new();
-    bed.ledger.lock().end();
+    bed.ledger().end();
     bed.delete("none");
     assert!(bed.wrong().is_empty());
     let mark = |pod: &Value| {

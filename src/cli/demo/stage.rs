@@ -7,10 +7,10 @@ use std::time::Duration;
 use anyhow::{Context, anyhow, bail};
 use jiff::Timestamp;
 use kube::Client;
-use parking_lot::{Mutex, MutexGuard};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{sleep, timeout};
 use tracing::debug;
 
@@ -24,8 +24,8 @@ use crate::controller::{self, Running};
 use crate::drain::{ConditionRule, Pace, Policy};
 use crate::model::ConditionStatus;
 use crate::sim::embedded::{
-    ApiError, Controllers, DeleteOptions, Embedded, Options, Part, Resource, Rule, Selector,
-    Served, Settings,
+    ApiError, Change, Controllers, DeleteOptions, Embedded, Options, Part, Resource, Rule,
+    Selector, Served, Settings,
 };
 use crate::sim::hollow::{self, HollowKubelets, Switch};
 
@@ -62,8 +62,7 @@ pub(super) const FREE_PORT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LO
 pub(super) struct Stage {
     pub(super) cast: Cast,
     cluster: Embedded,
-    ledger: Arc<Mutex<Ledger>>,
-    drain: Arc<Mutex<Drain>>,
+    outside: Outside,
     kubelets: HollowKubelets,
     controllers: Controllers,
     served: Served,
@@ -71,6 +70,25 @@ pub(super) struct Stage {
     compat: Compat,
     /// `None` only while it is being restarted.
     controller: Option<Running>,
+}
+
+/// Somebody who watches the cluster's history. Nothing calls it: it reads what was stored when it is
+/// asked, so nobody ever waits for it, and it for nobody.
+struct Outside {
+    changes: UnboundedReceiver<Arc<Change>>,
+    ledger: Ledger,
+    drain: Drain,
+}
+
+impl Outside {
+    /// What it has seen up to now.
+    fn now(&mut self) -> &mut Self {
+        while let Ok(change) = self.changes.try_recv() {
+            self.ledger.take(&change);
+            self.drain.take(&change);
+        }
+        self
+    }
 }
 
 impl Stage {
@@ -89,14 +107,11 @@ impl Stage {
         let served = cluster.serve(at).await.with_context(|| {
             format!("cannot serve on {at}; name a free port with --serve, or 0 for any")
         })?;
-        let ledger = Arc::new(Mutex::new(Ledger::default()));
-        let watching = Arc::clone(&ledger);
-        cluster.store().observe(move |change| watching.lock().take(change));
+        let changes = cluster.store().follow();
         let cast = Cast::enter(cluster.store(), nodes, pods)?;
         debug!(nodes, pods, "stored the pods");
-        let drain = Arc::new(Mutex::new(Drain::of(&cast.sick)));
-        let watching = Arc::clone(&drain);
-        cluster.store().observe(move |change| watching.lock().take(change));
+        let (ledger, drain) = (Ledger::default(), Drain::of(&cast.sick));
+        let outside = Outside { changes, ledger, drain };
         let options = hollow::Options {
             lease_interval: LEASE_INTERVAL,
             pod_writes: KUBELET_WRITES,
@@ -125,8 +140,7 @@ impl Stage {
         Ok(Self {
             cast,
             cluster,
-            ledger,
-            drain,
+            outside,
             kubelets,
             controllers,
             served,
@@ -141,14 +155,20 @@ impl Stage {
         self.cluster.store().clock().now()
     }
 
-    /// What was seen from outside.
-    pub(super) fn ledger(&self) -> MutexGuard<'_, Ledger> {
-        self.ledger.lock()
+    /// What was seen from outside up to now.
+    pub(super) fn ledger(&mut self) -> &mut Ledger {
+        &mut self.outside.now().ledger
     }
 
-    /// What was seen of the drain.
-    pub(super) fn drain(&self) -> MutexGuard<'_, Drain> {
-        self.drain.lock()
+    /// Who is in the cluster, and what was seen of them and of the drain up to now.
+    pub(super) fn seen(&mut self) -> (&Cast, &Ledger, &Drain) {
+        let Outside { ledger, drain, .. } = self.outside.now();
+        (&self.cast, ledger, drain)
+    }
+
+    /// What was seen of the drain up to now.
+    pub(super) fn drain(&mut self) -> &mut Drain {
+        &mut self.outside.now().drain
     }
 
     /// Where the cluster is served.
@@ -171,7 +191,7 @@ impl Stage {
     pub(super) fn taint(&self, node: &str) -> anyhow::Result<()> {
         let ours =
             ["NoExecute", "NoSchedule"].map(|effect| json!({"key": MAINTENANCE, "effect": effect}));
-        self.change_taints(node, |taints| taints.extend(ours))
+        self.change_taints(node, |taints| taints.extend(ours.clone()))
     }
 
     /// Takes it off.
@@ -179,11 +199,7 @@ impl Stage {
         self.change_taints(node, |taints| taints.retain(|taint| taint["key"] != MAINTENANCE))
     }
 
-    fn change_taints(
-        &self,
-        node: &str,
-        change: impl FnOnce(&mut Vec<Value>),
-    ) -> anyhow::Result<()> {
+    fn change_taints(&self, node: &str, change: impl Fn(&mut Vec<Value>)) -> anyhow::Result<()> {
         let changed = |node: &Value| -> Result<Value, ApiError> {
             let mut node = node.clone();
             let mut taints = node["spec"]["taints"].as_array().cloned().unwrap_or_default();
@@ -202,12 +218,12 @@ impl Stage {
     }
 
     /// Has the node that is to be drained report its condition bad, or good again.
-    pub(super) fn report(&self, bad: bool) -> anyhow::Result<()> {
+    pub(super) fn report(&mut self, bad: bool) -> anyhow::Result<()> {
         if bad {
             let pods = self.cluster.store().select(Resource::Pods, &Selector::default());
-            self.drain().begin(pods.iter().map(|pod| &**pod));
-            let mut ledger = self.ledger();
-            for uid in self.drain().to_go() {
+            let Outside { ledger, drain, .. } = self.outside.now();
+            drain.begin(pods.iter().map(|pod| &**pod));
+            for uid in drain.to_go() {
                 ledger.expect_by_hand(uid);
             }
         }
@@ -224,7 +240,7 @@ impl Stage {
             let mut node = node.clone();
             let mut all = node["status"]["conditions"].as_array().cloned().unwrap_or_default();
             all.retain(|condition| condition["type"] != CONDITION);
-            all.push(condition);
+            all.push(condition.clone());
             node["status"]["conditions"] = all.into();
             Ok(node)
         };
@@ -234,8 +250,8 @@ impl Stage {
     }
 
     /// Deletes the pod that comes back under its name.
-    pub(super) fn delete_namesake(&self) -> anyhow::Result<()> {
-        self.ledger().expect_by_hand(&self.cast.namesake);
+    pub(super) fn delete_namesake(&mut self) -> anyhow::Result<()> {
+        self.outside.now().ledger.expect_by_hand(&self.cast.namesake);
         let (namespace, name) = NAMESAKE;
         let options = DeleteOptions::default();
         self.cluster.store().delete(Resource::Pods, namespace, name, &options)?;

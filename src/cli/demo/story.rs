@@ -129,18 +129,13 @@ impl<'a> Story<'a> {
         let reported = self.stage.now();
         self.stage.report(true)?;
         let since = move |at: Timestamp| rounded(at.duration_since(reported).as_secs_f64());
-        self.until_seen(|drain| drain.cordoned).await?;
-        if let Some(at) = self.stage.drain().cordoned {
+        if let Some(at) = self.until_seen(|drain| drain.cordoned).await? {
             let line =
                 Line::Cordoned { seconds: self.at(at), node: sick.to_owned(), after: since(at) };
             self.screen.say(Some(self.at(at)), &line)?;
         }
-        self.until_seen(|drain| drain.drained).await?;
-        let (drained, evicted) = {
-            let drain = self.stage.drain();
-            (drain.drained, drain.evicted())
-        };
-        if let Some(at) = drained {
+        if let Some(at) = self.until_seen(|drain| drain.drained).await? {
+            let evicted = self.stage.drain().evicted();
             let (seconds, node) = (self.at(at), sick.to_owned());
             let line = Line::Drained { seconds, node, evicted, after: since(at) };
             self.screen.say(Some(seconds), &line)?;
@@ -148,24 +143,26 @@ impl<'a> Story<'a> {
         let text = format!("{sick} is well again. It is used again once that has lasted 3 s.");
         self.step("well", &[sick], &text)?;
         self.stage.report(false)?;
-        self.until_seen(|drain| drain.uncordoned).await?;
-        if let Some(at) = self.stage.drain().uncordoned {
+        if let Some(at) = self.until_seen(|drain| drain.uncordoned).await? {
             let line = Line::Uncordoned { seconds: self.at(at), node: sick.to_owned() };
             self.screen.say(Some(self.at(at)), &line)?;
         }
         Ok(())
     }
 
-    /// Until that was seen of the drain, or patience is over.
+    /// Until that was seen of the drain, and when it was, or until patience is over.
     async fn until_seen(
         &mut self,
         what: impl Fn(&Drain) -> Option<Timestamp>,
-    ) -> anyhow::Result<()> {
+    ) -> anyhow::Result<Option<Timestamp>> {
         let latest = self.seconds() + DRAIN_PATIENCE;
-        while self.seconds() < latest && what(&self.stage.drain()).is_none() {
+        loop {
+            let seen = what(self.stage.drain());
+            if seen.is_some() || self.seconds() >= latest {
+                return Ok(seen);
+            }
             self.until(self.seconds() + TICK.as_secs_f64()).await?;
         }
-        Ok(())
     }
 
     /// Says something about the whole of it.
@@ -225,10 +222,13 @@ impl<'a> Story<'a> {
         is_so: impl Fn(&Ledger, Timestamp) -> bool,
     ) -> anyhow::Result<()> {
         let latest = self.seconds() + PATIENCE;
-        while self.seconds() < latest && !is_so(&self.stage.ledger(), self.stage.now()) {
+        loop {
+            let now = self.stage.now();
+            if is_so(self.stage.ledger(), now) || self.seconds() >= latest {
+                return Ok(());
+            }
             self.until(self.seconds() + TICK.as_secs_f64()).await?;
         }
-        Ok(())
     }
 
     /// Until the pods of the silent node that bear an outage only shortly were given up.
@@ -302,11 +302,12 @@ impl<'a> Story<'a> {
         Ok(())
     }
 
-    fn state(&self, seconds: f64) -> Line {
+    fn state(&mut self, seconds: f64) -> Line {
         let now = self.stage.now();
+        let on_stage = self.stage.cast.stage().map(str::to_owned);
         let ledger = self.stage.ledger();
         let counts = ledger.counts(now);
-        let mut names = BTreeSet::from(self.stage.cast.stage());
+        let mut names: BTreeSet<_> = on_stage.iter().map(String::as_str).collect();
         names.extend(ledger.tainted());
         let rows = names.into_iter().map(|name| {
             let row = ledger.row(name);
@@ -335,14 +336,15 @@ impl<'a> Story<'a> {
     fn finish(&mut self) -> anyhow::Result<Summary> {
         self.tell_evictions()?;
         let seconds = self.seconds();
-        let mut failures = Vec::new();
-        let ledger = self.stage.ledger();
-        failures.extend(ledger.wrong().iter().cloned());
-        let overdue = ledger.overdue(self.stage.now());
+        let now = self.stage.now();
+        let namesakes_node = self.stage.namesakes_node();
+        let (cast, ledger, drain) = self.stage.seen();
+        let mut failures = ledger.wrong().to_vec();
+        let overdue = ledger.overdue(now);
         failures.extend(overdue.map(|pod| format!("{pod} had to go and is still there")));
-        failures.extend(differences(&self.stage.cast.to_go, ledger.evicted()));
-        failures.extend(self.stage.drain().failures());
-        if self.stage.namesakes_node().is_none() {
+        failures.extend(differences(&cast.to_go, ledger.evicted()));
+        failures.extend(drain.failures());
+        if namesakes_node.is_none() {
             failures.push("shop/db-0 is not there again, or is to go again".to_owned());
         }
         let in_order: Vec<_> = ledger.evicted().iter().map(|(_, late)| *late).collect();
@@ -351,9 +353,9 @@ impl<'a> Story<'a> {
         let summary = Summary {
             seconds,
             evicted: in_order.len(),
-            drained: self.stage.drain().evicted(),
+            drained: drain.evicted(),
             kept: ledger.kept(),
-            cancelled: ledger.counts(self.stage.now()).cancelled,
+            cancelled: ledger.counts(now).cancelled,
             first_ms: in_order.first().copied().map_or(0.0, millis),
             median_ms: millis(percentile(&sorted, 50)),
             p99_ms: millis(percentile(&sorted, 99)),

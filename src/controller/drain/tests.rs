@@ -16,9 +16,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use prometheus::Registry;
 use serde_json::{Value, json};
+use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
@@ -55,14 +56,14 @@ struct Stage {
     cluster: Embedded,
     clock: Clock,
     policies: Arc<[Policy]>,
-    seen: Arc<Mutex<Seen>>,
+    seen: Mutex<Seen>,
     process: Option<Process>,
     _kubelet: JoinSet<()>,
 }
 
 /// What was stored so far.
-#[derive(Default)]
 struct Seen {
+    changes: UnboundedReceiver<Arc<Change>>,
     /// Names of nodes, each time that they became unschedulable.
     cordons: Vec<String>,
     /// And schedulable again.
@@ -97,9 +98,7 @@ impl Stage {
     fn idle(policies: Vec<Policy>) -> Self {
         let clock = Clock::starting_at(noon());
         let cluster = Embedded::new(clock.clone(), Options::default());
-        let seen = Arc::<Mutex<Seen>>::default();
-        let observer = Arc::clone(&seen);
-        cluster.store().observe(move |change| observer.lock().take(change));
+        let seen = Mutex::new(Seen::of(cluster.store().follow()));
         let mut kubelet = JoinSet::new();
         kubelet.spawn(end_pods(cluster.clone(), clock.clone()));
         let policies = policies.into();
@@ -218,7 +217,7 @@ impl Stage {
     /// cluster-autoscaler is about to remove the node.
     fn scale_down(&self, name: &str) {
         let taints = json!([{"key": Autoscaler::REMOVING, "effect": "NoSchedule"}]);
-        self.change_node(name, Part::Whole, |node| node["spec"]["taints"] = taints);
+        self.change_node(name, Part::Whole, |node| node["spec"]["taints"] = taints.clone());
     }
 
     /// It thinks better of it, and uncordons the node, whoever cordoned that.
@@ -235,7 +234,7 @@ impl Stage {
         });
     }
 
-    fn change_node(&self, name: &str, part: Part, change: impl FnOnce(&mut Value)) {
+    fn change_node(&self, name: &str, part: Part, change: impl Fn(&mut Value)) {
         let changed = self.cluster.store().modify(Resource::Nodes, "", name, part, false, |node| {
             let mut node = node.clone();
             change(&mut node);
@@ -345,23 +344,32 @@ impl Stage {
         self.cluster.store().get(Resource::Pods, "default", name).is_ok()
     }
 
+    /// What was stored up to now.
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        let mut seen = self.seen.lock();
+        while let Ok(change) = seen.changes.try_recv() {
+            seen.take(&change);
+        }
+        seen
+    }
+
     /// Names of pods in the order in which they were told to go.
     fn gone(&self) -> Vec<String> {
-        self.seen.lock().gone.clone()
+        self.seen().gone.clone()
     }
 
     /// How often the node was cordoned.
     fn cordons(&self, name: &str) -> usize {
-        self.seen.lock().cordons.iter().filter(|node| *node == name).count()
+        self.seen().cordons.iter().filter(|node| *node == name).count()
     }
 
     fn uncordons(&self, name: &str) -> usize {
-        self.seen.lock().uncordons.iter().filter(|node| *node == name).count()
+        self.seen().uncordons.iter().filter(|node| *node == name).count()
     }
 
     /// How often the node's record came to this phase.
     fn times(&self, name: &str, phase: DrainPhase) -> usize {
-        let seen = self.seen.lock();
+        let seen = self.seen();
         seen.phases.iter().filter(|(node, its)| node == name && *its == phase).count()
     }
 
@@ -396,6 +404,12 @@ impl Stage {
 }
 
 impl Seen {
+    /// Of these changes.
+    fn of(changes: UnboundedReceiver<Arc<Change>>) -> Self {
+        let (cordons, uncordons, phases, gone) = Default::default();
+        Self { changes, cordons, uncordons, phases, gone }
+    }
+
     fn take(&mut self, change: &Change) {
         let current = &*change.current;
         let name = current["metadata"]["name"].as_str().unwrap_or_default().to_owned();

@@ -183,7 +183,7 @@ impl Observer {
     }
 
     /// Takes in a request and its answer.
-    pub(super) fn audited(&mut self, audited: &Audited<'_>, now: f64) {
+    pub(super) fn audited(&mut self, audited: &Audited, now: f64) {
         let mut changes = std::mem::take(&mut self.unaudited);
         changes.retain(|change| audited.versions.contains(&change.version));
         let header = |name| {
@@ -192,7 +192,7 @@ impl Observer {
         };
         let (Some(who), Some(sent)) = (header(WHO), header(SENT)) else { return };
         let sent: f64 = sent.parse().unwrap_or(f64::NAN);
-        let operation = audited.operation;
+        let operation = &audited.operation;
         let is_pod = operation.resource == Some(Resource::Pods);
         let done = (200..300).contains(&audited.code);
         if is_pod && done && matches!(operation.verb, Verb::Get | Verb::Patch) {

@@ -7,13 +7,17 @@ mod policies;
 mod taints;
 
 use std::collections::BTreeSet;
+use std::future::poll_fn;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use parking_lot::{MappedMutexGuard, Mutex, MutexGuard};
 use prometheus::proto::MetricFamily;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::task::spawn_local;
 use tokio::time::sleep;
 use tracing::trace;
 
@@ -23,7 +27,7 @@ use super::replica::{End, Replica};
 use crate::clock::Clock;
 use crate::drain::Policy;
 use crate::model::build::{at, noon};
-use crate::sim::embedded::{Embedded, Options};
+use crate::sim::embedded::{Embedded, Observed, Options};
 
 /// Steps of a story.
 const STEPS: u32 = 30;
@@ -76,7 +80,7 @@ pub(super) fn play(subject: Subject, seed: u64, broken: Broken) -> Result<Played
 struct Story {
     random: StdRng,
     cluster: Embedded,
-    observer: Arc<Mutex<Observer>>,
+    outside: Arc<Mutex<Outside>>,
     replicas: Vec<Replica>,
     broken: Broken,
     /// No faults and no lag.
@@ -87,6 +91,44 @@ struct Story {
     policies: Vec<Policy>,
     /// Nodes of whose conditions nothing is heard.
     silent: BTreeSet<&'static str>,
+}
+
+/// The observer, and what it has not heard yet.
+struct Outside {
+    observer: Observer,
+    observed: UnboundedReceiver<Observed>,
+}
+
+impl Outside {
+    fn hear(&mut self, observed: &Observed) {
+        match observed {
+            Observed::Changed(change) => {
+                trace!(current = %change.current, deleted = change.deleted, "stored");
+                self.observer.changed(change);
+            }
+            Observed::Answered(audited) => {
+                let now = seconds(audited.at);
+                let (method, uri) = (audited.request.method(), audited.request.uri());
+                trace!(now, %method, %uri, code = audited.code, "asked");
+                self.observer.audited(audited, now);
+            }
+        }
+    }
+
+    /// Has the observer hear all that happened up to now.
+    fn catch_up(&mut self) {
+        while let Ok(observed) = self.observed.try_recv() {
+            self.hear(&observed);
+        }
+    }
+
+    /// Has it hear of everything as it happens.
+    fn keep_up(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        while let Poll::Ready(Some(observed)) = self.observed.poll_recv(context) {
+            self.hear(&observed);
+        }
+        Poll::Pending
+    }
 }
 
 type Verified = Result<(), String>;
@@ -102,29 +144,22 @@ impl Story {
             ..Options::default()
         };
         let cluster = Embedded::new(Clock::starting_at(noon()), options);
-        let observer = Arc::new(Mutex::new(Observer::default()));
-        let watching = Arc::clone(&observer);
-        cluster.store().observe(move |change| {
-            trace!(current = %change.current, deleted = change.deleted, "stored");
-            watching.lock().changed(change);
-        });
-        let (auditing, clock) = (Arc::clone(&observer), cluster.store().clock().clone());
-        cluster.audit(move |audited| {
-            let now = seconds(clock.now());
-            let (method, uri) = (audited.request.method(), audited.request.uri());
-            trace!(now, %method, %uri, code = audited.code, "asked");
-            auditing.lock().audited(audited, now);
-        });
+        let mut observer = Observer::default();
         let calm = random.random_bool(0.3);
         let mut policies = Vec::new();
         if subject == Subject::Drains {
             policies = policies::policies(&mut random);
-            observer.lock().drains = Some(Drains::new(policies.clone(), calm));
+            observer.drains = Some(Drains::new(policies.clone(), calm));
         }
+        let outside = Outside { observer, observed: cluster.follow() };
+        let outside = Arc::new(Mutex::new(outside));
+        let watching = Arc::clone(&outside);
+        // So that a replay tells of them in their order.
+        spawn_local(poll_fn(move |context| watching.lock().keep_up(context)));
         Self {
             random,
             cluster,
-            observer,
+            outside,
             replicas: Vec::new(),
             broken,
             calm,
@@ -137,6 +172,13 @@ impl Story {
 
     fn now(&self) -> f64 {
         seconds(self.cluster.store().clock().now())
+    }
+
+    /// The observer, which knows all that happened up to now.
+    fn observer(&self) -> MappedMutexGuard<'_, Observer> {
+        let mut outside = self.outside.lock();
+        outside.catch_up();
+        MutexGuard::map(outside, |outside| &mut outside.observer)
     }
 
     async fn play(mut self) -> Result<Played, String> {
@@ -168,7 +210,7 @@ impl Story {
             self.end().await?;
         }
         self.check_metrics()?;
-        let observer = self.observer.lock();
+        let observer = self.observer();
         let drained = observer.drained();
         let version = self.cluster.store().version();
         Ok(Played { evicted: observer.evicted(), writers: observer.writers(), drained, version })
@@ -206,7 +248,7 @@ impl Story {
 
     fn check(&mut self) -> Verified {
         let now = self.now();
-        let mut observer = self.observer.lock();
+        let mut observer = self.observer();
         observer.verdict()?;
         if self.calm {
             let (leader, since) = observer.leader();
@@ -224,7 +266,7 @@ impl Story {
 
     /// A pod that had to go and is there.
     fn overdue(&self) -> Option<String> {
-        self.observer.lock().overdue(self.now() - LATE)
+        self.observer().overdue(self.now() - LATE)
     }
 
     /// What a replica says is to go although nothing is left that has to.
@@ -254,7 +296,7 @@ impl Story {
         let latest = self.now() + TAKE_OVER;
         while self.now() < latest {
             self.pass(0.5).await?;
-            let observer = self.observer.lock();
+            let observer = self.observer();
             let (leader, _) = observer.leader();
             if self.replicas.iter().any(|replica| replica.works_as(leader)) {
                 return Ok(());

@@ -10,9 +10,10 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpListener;
+use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, JoinSet};
 
-use super::audit::{Audit, Audited};
+use super::audit::{Audit, Observed};
 use super::error::ApiError;
 use super::faults::Faults;
 use super::http::{Api, Body, Broken, refusal};
@@ -65,10 +66,14 @@ impl Embedded {
         &self.api.faults
     }
 
-    /// Has `auditor` called with each request that the API answers, right after it. It must not
-    /// wait.
-    pub fn audit(&self, auditor: impl Fn(&Audited<'_>) + Send + Sync + 'static) {
-        self.api.audit.add(auditor);
+    /// Every change that is stored and every request that the API answers from now on, in order. A
+    /// request is in the channel before its answer is sent, and after the changes that it made. What
+    /// is not read is kept, so read it or drop it. See [`Store::follow`] for changes alone.
+    pub fn follow(&self) -> mpsc::UnboundedReceiver<Observed> {
+        let (feed, observed) = mpsc::unbounded_channel();
+        self.api.audit.add(feed.clone());
+        self.store().send_to(feed);
+        observed
     }
 
     /// A client that talks to it without sockets. It does not retry, so that one call is one

@@ -60,7 +60,7 @@ mod store_tests;
 mod strategic;
 mod write;
 
-pub use audit::Audited;
+pub use audit::{Audited, Observed};
 pub use cluster::{Embedded, Served};
 pub use controllers::{Controllers, Settings};
 pub use deletion::DeleteOptions;

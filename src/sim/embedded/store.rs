@@ -2,8 +2,8 @@
 //! holds state: HTTP, watches and controllers are all made of calls on [`Store`].
 //!
 //! One lock guards everything, so that a version counts over all resources and a request that
-//! touches two objects (an eviction and its budget) is one step. Nobody waits, computes or encodes
-//! under it; objects are shared, so a list copies pointers.
+//! touches two objects (an eviction and its budget) is one step. Nobody waits, encodes or is called
+//! back under it; objects are shared, so a list copies pointers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,8 +13,9 @@ use parking_lot::RwLock;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use serde_json::Value;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
+use super::audit::Observed;
 use super::error::ApiError;
 use super::history::{Change, History};
 use super::listing::{Page, Paging};
@@ -64,14 +65,29 @@ struct Shared {
     signals: Vec<watch::Sender<u64>>,
 }
 
-/// Called with each change, in order, while the store is locked.
-type Observer = Box<dyn Fn(&Change) + Send + Sync>;
+/// Where changes are sent as they are stored. A channel and not a callback: a callback under the lock
+/// waits for ever for whatever its caller holds while it waits for the store. Unbounded, because a
+/// bounded one would make the store wait for its reader, or lose changes.
+enum Feed {
+    Changes(mpsc::UnboundedSender<Arc<Change>>),
+    Everything(mpsc::UnboundedSender<Observed>),
+}
+
+impl Feed {
+    /// Whether somebody still reads it.
+    fn send(&self, change: &Arc<Change>) -> bool {
+        match self {
+            Self::Changes(feed) => feed.send(Arc::clone(change)).is_ok(),
+            Self::Everything(feed) => feed.send(Observed::Changed(Arc::clone(change))).is_ok(),
+        }
+    }
+}
 
 /// Everything behind the lock.
 pub(super) struct State {
     pub(super) version: u64,
     tables: Vec<Table>,
-    observers: Vec<Observer>,
+    feeds: Vec<Feed>,
     touched: Vec<Resource>,
     pub(super) rng: StdRng,
 }
@@ -107,7 +123,7 @@ impl Store {
         let state = State {
             version: 0,
             tables: Vec::from(tables),
-            observers: Vec::new(),
+            feeds: Vec::new(),
             touched: Vec::new(),
             rng: StdRng::seed_from_u64(options.seed),
         };
@@ -208,10 +224,17 @@ impl Store {
         state.tables[resource as usize].history.forget_through(version);
     }
 
-    /// Has `observer` called with each change from now on, in order. It is called while the store
-    /// is locked: it must not call the store, and must not wait.
-    pub fn observe(&self, observer: impl Fn(&Change) + Send + Sync + 'static) {
-        self.shared.state.write().observers.push(Box::new(observer));
+    /// Every change from now on, in order. A change is in the channel before the call that made it
+    /// returns. The reader may call the store. What is not read is kept, so read it or drop it.
+    pub fn follow(&self) -> mpsc::UnboundedReceiver<Arc<Change>> {
+        let (feed, changes) = mpsc::unbounded_channel();
+        self.shared.state.write().feeds.push(Feed::Changes(feed));
+        changes
+    }
+
+    /// Has every change from now on sent there, in order.
+    pub(super) fn send_to(&self, feed: mpsc::UnboundedSender<Observed>) {
+        self.shared.state.write().feeds.push(Feed::Everything(feed));
     }
 
     /// Runs `work` as one step, and wakes who waits for what it changed.
@@ -301,10 +324,9 @@ impl State {
     }
 
     fn record(&mut self, change: Change) {
-        for observer in &self.observers {
-            observer(&change);
-        }
+        let change = Arc::new(change);
+        self.feeds.retain(|feed| feed.send(&change));
         self.touched.push(change.resource);
-        self.tables[change.resource as usize].history.push(Arc::new(change));
+        self.tables[change.resource as usize].history.push(change);
     }
 }

@@ -301,16 +301,106 @@ async fn who_waits_for_a_resource_is_woken_by_it_and_by_no_other() {
 }
 
 #[test]
-fn an_observer_sees_every_change_in_order() {
+fn a_follower_sees_every_change_in_order_and_none_from_before() {
     let store = store();
-    let seen = Arc::new(Mutex::new(Vec::new()));
-    let notes = Arc::clone(&seen);
-    store.observe(move |change| notes.lock().push((change.version, change.deleted)));
+    store.create(POD, "default", pod("before", ""), false).unwrap();
+    let mut changes = store.follow();
     let start = store.version();
     let node = json!({"metadata": {"name": "n1"}});
     store.create(Resource::Nodes, "", node, false).unwrap();
     store.delete(Resource::Nodes, "", "n1", &DeleteOptions::default()).unwrap();
-    assert_eq!(*seen.lock(), [(start + 1, false), (start + 2, true)]);
+    let seen: Vec<_> =
+        std::iter::from_fn(|| changes.try_recv().ok()).map(|c| (c.version, c.deleted)).collect();
+    assert_eq!(seen, [(start + 1, false), (start + 2, true)]);
+    drop(changes);
+    // Nobody is left to tell, which hinders nobody.
+    store.create(POD, "default", pod("after", ""), false).unwrap();
+}
+
+/// Runs `work` on a thread of its own. A deadlock fails the test instead of hanging it.
+fn ends<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    let (done, ended) = std::sync::mpsc::channel();
+    std::thread::spawn(move || done.send(work()));
+    let outcome = ended.recv_timeout(std::time::Duration::from_secs(60));
+    outcome.expect("the work ends; it waits for itself")
+}
+
+#[test]
+fn a_follower_may_ask_and_write_the_store_while_it_holds_what_another_writer_wants() {
+    let store = store();
+    let mut changes = store.follow();
+    let notes = Arc::new(Mutex::new(Vec::new()));
+    let writer = {
+        let (store, notes) = (store.clone(), Arc::clone(&notes));
+        std::thread::spawn(move || {
+            for number in 0..200 {
+                store.create(POD, "default", pod(&format!("a{number}"), ""), false).unwrap();
+                notes.lock().push(format!("a{number}"));
+            }
+        })
+    };
+    let seen = ends(move || {
+        let mut seen = Vec::new();
+        while seen.len() < 200 {
+            let Some(change) = changes.blocking_recv() else { break };
+            let name = change.current["metadata"]["name"].as_str().unwrap().to_owned();
+            if let Some(number) = name.strip_prefix('a') {
+                let _held = notes.lock();
+                assert!(store.get(POD, "default", &name).is_ok());
+                let answer = pod(&format!("b{number}"), "");
+                store.create(POD, "default", answer, false).unwrap();
+                seen.push(name);
+            }
+        }
+        seen
+    });
+    writer.join().unwrap();
+    let expected: Vec<_> = (0..200).map(|number| format!("a{number}")).collect();
+    assert_eq!(seen, expected);
+}
+
+#[test]
+fn a_change_may_ask_and_write_the_store_from_within() {
+    let store = store();
+    store.create(POD, "default", pod("a", ""), false).unwrap();
+    let stored = ends(move || {
+        let change = |old: &Value| {
+            assert!(store.get(POD, "default", "a").is_ok());
+            // It is there already the second time.
+            let _ = store.create(POD, "default", pod("b", ""), false);
+            let mut next = old.clone();
+            next["metadata"]["labels"]["seen"] = json!("true");
+            Ok(next)
+        };
+        store.modify(POD, "default", "a", Part::Whole, false, change).unwrap()
+    });
+    assert_eq!(stored["metadata"]["labels"]["seen"], "true");
+}
+
+#[test]
+fn of_changes_made_at_the_same_time_none_is_lost() {
+    let store = store();
+    store.create(POD, "default", pod("a", ""), false).unwrap();
+    let count = |value: &Value| {
+        value["metadata"]["annotations"]["n"].as_str().map_or(0, |n| n.parse().unwrap())
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..100 {
+                    let change = |old: &Value| {
+                        let mut next = old.clone();
+                        let n: u32 = count(old);
+                        std::thread::yield_now();
+                        next["metadata"]["annotations"]["n"] = (n + 1).to_string().into();
+                        Ok(next)
+                    };
+                    store.modify(POD, "default", "a", Part::Whole, false, change).unwrap();
+                }
+            });
+        }
+    });
+    assert_eq!(count(&store.get(POD, "default", "a").unwrap()), 400);
 }
 
 #[test]

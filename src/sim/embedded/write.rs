@@ -111,7 +111,7 @@ impl Store {
         }
         self.modify(resource, namespace, name, part, dry_run, |current| {
             check_replaced(resource, current, &object)?;
-            Ok(object)
+            Ok(object.clone())
         })
     }
 
@@ -137,7 +137,8 @@ impl Store {
         self.modify(resource, namespace, name, part, dry_run, change)
     }
 
-    /// Replaces the object by what `change` makes of it, as one step.
+    /// Replaces the object by what `change` makes of it, as one step. `change` runs without the
+    /// store's lock, and again if somebody else changed the object meanwhile.
     pub fn modify(
         &self,
         resource: Resource,
@@ -145,24 +146,24 @@ impl Store {
         name: &str,
         part: Part,
         dry_run: bool,
-        change: impl FnOnce(&Value) -> Result<Value, ApiError>,
+        mut change: impl FnMut(&Value) -> Result<Value, ApiError>,
     ) -> Result<Arc<Value>, ApiError> {
-        self.transact(|state, now| {
-            let current = state.get(resource, namespace, name)?;
-            let proposed = change(&current)?;
-            let next = reconciled(resource, &current, proposed, part)?;
+        let key = Key::new(namespace, name);
+        loop {
+            let current = self.get(resource, namespace, name)?;
+            let next = reconciled(resource, &current, change(&current)?, part)?;
             if next == *current {
                 return Ok(current);
             }
             if dry_run {
                 return Ok(Arc::new(next));
             }
-            if deletion::is_over(&next) {
-                let key = Key::new(namespace, name);
-                return Ok(state.take(resource, &key, now).unwrap_or(current));
+            let replace =
+                |state: &mut State, now| state.replace(resource, &key, &current, next, now);
+            if let Some(stored) = self.transact(replace) {
+                return Ok(stored);
             }
-            Ok(state.put(resource, next, now))
-        })
+        }
     }
 
     /// Deletes the object: at once, or step by step.
@@ -206,6 +207,24 @@ impl Store {
 }
 
 impl State {
+    /// Stores `next` in the place of `current`; `None` if that is not what is stored any more.
+    fn replace(
+        &mut self,
+        resource: Resource,
+        key: &Key,
+        current: &Arc<Value>,
+        next: Value,
+        now: Timestamp,
+    ) -> Option<Arc<Value>> {
+        if !Arc::ptr_eq(current, &self.find(resource, key)?) {
+            return None;
+        }
+        if deletion::is_over(&next) {
+            return self.take(resource, key, now);
+        }
+        Some(self.put(resource, next, now))
+    }
+
     fn create(
         &mut self,
         resource: Resource,

@@ -164,11 +164,11 @@ async fn what_the_autoscaler_uncordons_gets_its_cordon_and_its_status_taint_agai
         seconds(5).await;
         assert!(stage.is_cordoned("n1") && taints(&stage).contains(&"sick".to_owned()));
         let theirs = json!([removing.clone(), ours()]);
-        stage.change_node("n1", Part::Whole, |node| node["spec"]["taints"] = theirs);
+        stage.change_node("n1", Part::Whole, |node| node["spec"]["taints"] = theirs.clone());
         seconds(5).await;
         // It thinks better of it, and somebody has taken our taint off before, or nobody has.
         stage.change_node("n1", Part::Whole, |node| {
-            node["spec"]["taints"] = others.into();
+            node["spec"]["taints"] = others.clone().into();
             node["spec"]["unschedulable"] = false.into();
         });
         seconds(5).await;

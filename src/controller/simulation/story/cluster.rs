@@ -32,7 +32,7 @@ impl Story {
     }
 
     /// Changes a node, if there is one.
-    pub(super) fn change_node(&self, name: &str, part: Part, change: impl FnOnce(&mut Value)) {
+    pub(super) fn change_node(&self, name: &str, part: Part, change: impl Fn(&mut Value)) {
         let changed = |node: &Value| {
             let mut node = node.clone();
             change(&mut node);
@@ -41,7 +41,7 @@ impl Story {
         let _ = self.cluster.store().modify(Resource::Nodes, "", name, part, false, changed);
     }
 
-    pub(super) fn change_taints(&self, name: &str, change: impl FnOnce(&mut Vec<Value>)) {
+    pub(super) fn change_taints(&self, name: &str, change: impl Fn(&mut Vec<Value>)) {
         self.change_node(name, Part::Whole, |node| {
             let mut taints = node["spec"]["taints"].as_array().cloned().unwrap_or_default();
             change(&mut taints);

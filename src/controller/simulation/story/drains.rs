@@ -398,7 +398,7 @@ impl Story {
 
     fn unsettled(&self) -> Option<String> {
         let now = self.now();
-        let observer = self.observer.lock();
+        let observer = self.observer();
         observer.drains.as_ref()?.unsettled(now).or_else(|| {
             let left = self.replicas.iter().find_map(Replica::order_left)?;
             let is_drained = self.nodes_in_phase("draining").contains(&left);

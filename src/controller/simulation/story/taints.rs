@@ -46,7 +46,7 @@ impl Story {
         };
         self.change_taints(name, |taints| {
             taints.retain(|taint| taint["key"] != new["key"]);
-            taints.push(new);
+            taints.push(new.clone());
         });
     }
 
@@ -137,7 +137,7 @@ impl Story {
         let changed = |pod: &Value| {
             let mut pod = pod.clone();
             match pod["spec"]["tolerations"].as_array_mut() {
-                Some(tolerations) => tolerations.insert(0, new),
+                Some(tolerations) => tolerations.insert(0, new.clone()),
                 None => pod["spec"]["tolerations"] = json!([new]),
             }
             Ok(pod)
@@ -213,7 +213,7 @@ impl Story {
             3 => {
                 let from = self.now();
                 tokio::time::advance(Duration::from_secs(13)).await;
-                self.observer.lock().paused(from, self.now());
+                self.observer().paused(from, self.now());
             }
             // The machines sleep, and nothing tells the processes: their own time stands still. It is
             // tainted anew before they see by a clock that they slept.
@@ -221,9 +221,9 @@ impl Story {
                 let (from, asleep) = (self.now(), self.random.random_range(12..4000));
                 let clock = self.cluster.store().clock();
                 clock.set(clock.now() + SignedDuration::from_secs(asleep));
-                self.observer.lock().paused(from, self.now());
+                self.observer().paused(from, self.now());
                 let anew = json!({"key": "slept", "effect": "NoExecute"});
-                self.change_taints(here, |taints| *taints = vec![anew]);
+                self.change_taints(here, |taints| *taints = vec![anew.clone()]);
             }
             // Its owner gives it a toleration.
             _ => {

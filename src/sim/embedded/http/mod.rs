@@ -108,7 +108,13 @@ impl Api {
             self.dispatch(request, route, query).unwrap_or_else(|error| refusal(&error));
         let versions = before + 1..=self.store.version();
         let code = answer.status().as_u16();
-        self.audit.tell(&Audited { request, operation, code, versions });
+        self.audit.tell(|| Audited {
+            at: self.store.clock().now(),
+            request: request.clone(),
+            operation: operation.clone(),
+            code,
+            versions,
+        });
         if matches!(route, Route::Version) {
             // Who asks for the version asks for the time: that of this cluster, not of the system.
             let date =
