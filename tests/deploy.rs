@@ -135,3 +135,13 @@ fn the_role_is_bound_to_the_account_that_the_pod_runs_as_and_to_nobody_else() {
     assert_eq!(Some(&subject.name), account.metadata.name.as_ref());
     assert_eq!(subject.namespace, account.metadata.namespace);
 }
+
+#[test]
+fn the_endpoints_answer_in_clusters_of_either_ip_family() {
+    let deployment: Deployment = manifest("deployment.yaml");
+    let pod = deployment.spec.unwrap().template.spec.unwrap();
+    let arguments = pod.containers[0].args.clone().unwrap();
+    assert!(arguments.iter().any(|a| a == "--listen=:8080"), "no address: {arguments:?}");
+    let ports = pod.containers[0].ports.clone().unwrap();
+    assert_eq!(ports[0].container_port, 8080);
+}

@@ -4,6 +4,7 @@ mod config;
 #[cfg(feature = "demo")]
 mod demo;
 mod drain;
+mod limits;
 mod run;
 
 use std::process::ExitCode;

@@ -10,7 +10,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tracing::{info, warn};
 
 use super::drain::DrainArguments;
-use super::duration;
+use super::{duration, limits};
 use crate::cluster::connect;
 use crate::config::{Compat, Config, lint};
 use crate::controller;
@@ -39,8 +39,9 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "5m")]
     api_server_wait: Duration,
 
-    /// Address to serve /livez, /readyz and /metrics on; port 0 takes a free one
-    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:8080")]
+    /// Address to serve /livez, /readyz and /metrics on; `:8080` and `[::]:8080` are all addresses of
+    /// this machine, IPv4 and IPv6; port 0 takes a free one
+    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:8080", value_parser = listen)]
     listen: SocketAddr,
 
     /// Rules by which pods are judged: our own, or those of kube-controller-manager, which count
@@ -78,6 +79,18 @@ impl Arguments {
     }
 }
 
+/// An address to listen on. As for the components of Kubernetes, no host means all addresses.
+fn listen(text: &str) -> Result<SocketAddr, String> {
+    let with_host = match text.rsplit_once(':') {
+        Some(("", port)) => format!("[::]:{port}"),
+        Some(("localhost", port)) => format!("127.0.0.1:{port}"),
+        _ => text.to_owned(),
+    };
+    with_host.parse().map_err(|_| {
+        "an address is IP:PORT, [IPv6]:PORT, or :PORT for all addresses of this machine".to_owned()
+    })
+}
+
 /// A text that can be the name of a namespace.
 fn namespace(text: &str) -> Result<String, String> {
     let is_edge = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
@@ -94,6 +107,7 @@ fn namespace(text: &str) -> Result<String, String> {
 /// Runs the controller. Returns when it was stopped by a signal.
 pub(super) fn run(arguments: Arguments) -> anyhow::Result<()> {
     start_logs(arguments.log_format, &arguments.log_level);
+    limits::raise_open_files();
     let policies = arguments.drain.policies()?;
     if !policies.is_empty() {
         for warning in lint(&policies) {
@@ -131,7 +145,7 @@ async fn until_stopped(config: &Config) -> anyhow::Result<()> {
         }
     };
     let started = async {
-        let cluster = connect(config.kubeconfig.as_deref(), config.context.as_deref()).await?;
+        let cluster = connect(config.kubeconfig.as_deref(), config.context.as_deref())?;
         anyhow::Ok(controller::start(cluster, config).await?)
     };
     let mut running = tokio::select! {
@@ -154,5 +168,27 @@ async fn until_stopped(config: &Config) -> anyhow::Result<()> {
             Ok(())
         }
         name = next() => Err(anyhow!("ended by a second signal ({name}); requests in flight were abandoned")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_listen_address_without_a_host_means_all_addresses_of_both_families() {
+        for (text, address) in [
+            (":8080", "[::]:8080"),
+            ("[::]:8080", "[::]:8080"),
+            ("0.0.0.0:8080", "0.0.0.0:8080"),
+            ("127.0.0.1:0", "127.0.0.1:0"),
+            ("localhost:8080", "127.0.0.1:8080"),
+        ] {
+            assert_eq!(listen(text).map(|address| address.to_string()), Ok(address.to_owned()));
+        }
+        for text in ["8080", "", ":", ":x", ":70000", "::8080", "[::]", "example.com:8080"] {
+            let error = listen(text).unwrap_err();
+            assert!(error.contains(":PORT for all addresses"), "{text}: {error}");
+        }
     }
 }

@@ -9,10 +9,9 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
 use axum::routing::get;
 use prometheus::{Registry, TextEncoder};
-use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use super::Readiness;
+use super::{Readiness, connections};
 
 /// What the endpoints show.
 #[derive(Clone, Debug)]
@@ -36,27 +35,21 @@ pub struct ListenError {
 ///
 /// # Errors
 /// The address cannot be listened on.
+#[allow(clippy::unused_async, reason = "it needs the runtime that it is awaited in")]
 pub async fn serve(
     address: SocketAddr,
     endpoints: Endpoints,
     stop: CancellationToken,
 ) -> Result<(SocketAddr, tokio::task::JoinHandle<()>), ListenError> {
     let error = |cause| ListenError { address, cause };
-    let listener = TcpListener::bind(address).await.map_err(error)?;
+    let listener = connections::bind(address).map_err(error)?;
     let bound = listener.local_addr().map_err(error)?;
     let routes = Router::new()
         .route("/livez", get(|| async { "ok\n" }))
         .route("/readyz", get(readyz))
         .route("/metrics", get(metrics))
         .with_state(endpoints);
-    let task = tokio::spawn(async move {
-        let served = axum::serve(listener, routes)
-            .with_graceful_shutdown(async move { stop.cancelled().await })
-            .await;
-        if let Err(error) = served {
-            tracing::error!(%error, "the HTTP endpoints have stopped");
-        }
-    });
+    let task = tokio::spawn(connections::serve(listener, routes, stop));
     Ok((bound, task))
 }
 

@@ -3,6 +3,7 @@
 //! Nothing here may hold up an eviction: events go through a bounded lane and are counted when it
 //! is full, and a scrape reads counters.
 
+mod connections;
 mod events;
 mod health;
 mod http;
