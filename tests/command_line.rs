@@ -168,7 +168,7 @@ async fn an_unknown_context_is_named_beside_those_that_there_are() {
 #[tokio::test]
 async fn an_address_that_no_server_has_is_named_at_once() {
     let folder = folder();
-    for server in ["ftp://127.0.0.1:1", "127.0.0.1:1", "https://not a name"] {
+    for server in ["ftp://127.0.0.1:1", "https://not a name"] {
         let config = kubeconfig(folder.path(), server);
         let run = run_in(folder.path(), &["run", &format!("--kubeconfig={config}")], &[]).await;
         assert_complains(&run, 1, &["cannot use", "kubeconfig"]);
@@ -337,4 +337,40 @@ async fn help_names_every_flag_with_its_default() {
         assert!(text.contains(words), "no {words:?} in: {}", run.stdout);
     }
     assert!(run.stdout.lines().all(|line| line.chars().count() <= 100), "{}", run.stdout);
+}
+
+#[tokio::test]
+async fn a_token_with_a_line_end_is_an_error_and_is_not_shown() {
+    let folder = folder();
+    let config = kubeconfig(folder.path(), "http://127.0.0.1:1");
+    let text = std::fs::read_to_string(&config).unwrap();
+    let mut content: serde_json::Value = serde_saphyr::from_str(&text).unwrap();
+    content["users"][0]["user"] = serde_json::json!({"token": "s3\ncr3t"});
+    std::fs::write(&config, content.to_string()).unwrap();
+    let run = run_in(folder.path(), &["run", &format!("--kubeconfig={config}")], &[]).await;
+    assert_complains(&run, 1, &["cannot use kubeconfig", "user \"", "line end", "in one line"]);
+    assert!(!run.stderr.contains("cr3t"), "{run:?}");
+}
+
+#[tokio::test]
+async fn what_a_failing_plugin_writes_is_not_in_the_log() {
+    let folder = folder();
+    let config = kubeconfig(folder.path(), "http://127.0.0.1:1");
+    let text = std::fs::read_to_string(&config).unwrap();
+    let mut content: serde_json::Value = serde_saphyr::from_str(&text).unwrap();
+    content["users"][0]["user"] = serde_json::json!({"exec": {
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "command": "/bin/sh",
+        "args": ["-c", "echo out-s3cr3t; echo err-s3cr3t >&2; exit 7"],
+    }});
+    std::fs::write(&config, content.to_string()).unwrap();
+    let config = format!("--kubeconfig={config}");
+    let args =
+        ["run", &config, "--listen=127.0.0.1:0", "--api-server-wait=0s", "--log-level=trace"];
+    let run = run_in(folder.path(), &args, &[]).await;
+    assert_eq!(run.code(), Some(1), "{run:?}");
+    for words in ["cannot get credentials", "exec plugin /bin/sh", "exit status: 7"] {
+        assert!(run.stderr.contains(words), "no {words:?} in: {run:?}");
+    }
+    assert!(!run.stderr.contains("s3cr3t") && !run.stdout.contains("s3cr3t"), "{run:?}");
 }

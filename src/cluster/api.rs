@@ -17,7 +17,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout};
 
-use super::connect::chain;
+use super::connect::{CredentialsError, chain};
 use super::{Metrics, PodDecoder, WriteGate, decode_node, wire};
 
 mod drain;
@@ -114,6 +114,9 @@ pub enum RequestError {
     /// or for another name, or it speaks no TLS or no HTTP. That does not pass by itself.
     #[error("{0}")]
     WrongPeer(String),
+    /// There are no credentials to ask with. Nothing was sent.
+    #[error("{0}")]
+    Credentials(CredentialsError),
     /// The answer was not what was asked for.
     #[error("{0}")]
     Body(String),
@@ -315,6 +318,15 @@ impl Api {
         Ok(review.pointer("/status/allowed").and_then(Value::as_bool).unwrap_or(false))
     }
 
+    /// Whether the server says that it is ready: it has read who may do what. Anybody may ask.
+    pub async fn is_ready(&self) -> bool {
+        let label = Label { verb: "get", resource: "readyz" };
+        match request(Method::GET, "/readyz", "*/*", None, &Value::Null) {
+            Ok(request) => self.send(label, request, REQUEST_TIMEOUT).await.is_ok(),
+            Err(_) => false,
+        }
+    }
+
     /// The server's clock, from the `Date` of an answer; whole seconds. `None` if the answer
     /// carries none, as behind some proxies.
     ///
@@ -444,6 +456,7 @@ impl Api {
             Err(
                 RequestError::Transport(_)
                 | RequestError::WrongPeer(_)
+                | RequestError::Credentials(_)
                 | RequestError::Body(_)
                 | RequestError::NotLeading,
             ) => "error".to_owned(),

@@ -1,16 +1,25 @@
 //! Finds the cluster and opens a client to it.
 
-use std::error::Error as _;
+use std::error::Error;
+use std::io;
+use std::iter::successors;
 use std::path::Path;
-use std::time::Duration;
 
 use http::HeaderValue;
-use http::header::USER_AGENT;
-use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config};
+use rustls::pki_types::CertificateDer;
+use secrecy::ExposeSecret as _;
 
-/// How long a TCP and TLS handshake may take.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+use self::kubeconfig::{Env, Settings, Source, User, bearer, process_env};
+use self::session::Session;
+use self::tls::Trust;
+
+mod exec;
+mod kubeconfig;
+mod pool;
+mod proxy;
+mod session;
+mod tls;
 
 /// How the program calls itself to API servers: their audit logs and their request metrics tell by
 /// it who asked.
@@ -57,49 +66,46 @@ pub enum ConnectError {
          correct it in the kubeconfig"
     )]
     Address(String),
-    /// The configuration is there, but no client comes of it.
-    #[error("cannot make a client for {url}: {cause}; check the credentials of that context")]
-    Client {
-        /// The API server.
-        url: String,
-        /// What went wrong.
-        cause: String,
-    },
+}
+
+/// There are no credentials to send a request with.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{text}")]
+pub struct CredentialsError {
+    text: String,
+    /// Whether it may pass by itself, as where a plugin cannot reach a server of its own.
+    pub passes: bool,
+}
+
+impl CredentialsError {
+    fn passing(text: String) -> Self {
+        Self { text, passes: true }
+    }
+
+    fn lasting(text: String) -> Self {
+        Self { text, passes: false }
+    }
 }
 
 /// Finds a cluster: by the file and context named, else by the usual rules (`KUBECONFIG`,
 /// `~/.kube/config`, the service account of the pod). Must be called inside a tokio runtime.
 ///
+/// Nothing is sent yet, and no plugin runs: credentials are obtained with the first request.
+///
 /// # Errors
 /// See [`ConnectError`].
-pub async fn connect(
+pub fn connect(kubeconfig: Option<&Path>, context: Option<&str>) -> Result<Cluster, ConnectError> {
+    connect_in(kubeconfig, context, &process_env)
+}
+
+fn connect_in(
     kubeconfig: Option<&Path>,
     context: Option<&str>,
+    env: Env<'_>,
 ) -> Result<Cluster, ConnectError> {
-    let config = if let Some(path) = kubeconfig {
-        let path_text = path.display().to_string();
-        match Kubeconfig::read_from(path) {
-            Ok(file) => of_context(file, path_text, context).await?,
-            Err(error) => return Err(ConnectError::File { path: path_text, cause: cause(&error) }),
-        }
-    } else if context.is_some() {
-        let file = Kubeconfig::read().map_err(|e| ConnectError::Nowhere(cause(&e)))?;
-        let path = std::env::var("KUBECONFIG").unwrap_or_else(|_| "~/.kube/config".to_owned());
-        of_context(file, path, context).await?
-    } else {
-        Config::infer().await.map_err(|error| {
-            let kubeconfig = error.source().and_then(|source| source.downcast_ref()).map(cause);
-            let in_cluster = Config::incluster().err().map(|error| chain(&error));
-            let (kubeconfig, in_cluster) = (kubeconfig.as_deref(), in_cluster.as_deref());
-            let unknown = "no cause is known";
-            ConnectError::Nowhere(format!(
-                "{}; inside a pod: {}",
-                kubeconfig.unwrap_or(unknown),
-                in_cluster.unwrap_or(unknown)
-            ))
-        })?
-    };
-    open(config)
+    let source = Source::find(kubeconfig, context, env)?;
+    let settings = source.read(env)?;
+    of_settings(source.pinned(&settings.context), settings)
 }
 
 /// Opens a client to the cluster of `config`.
@@ -108,61 +114,52 @@ pub async fn connect(
 /// here has its own retry. Must be called inside a tokio runtime.
 ///
 /// # Errors
-/// [`ConnectError::Address`], [`ConnectError::Client`].
-pub fn open(mut config: Config) -> Result<Cluster, ConnectError> {
-    config.default_retry = false;
-    config.connect_timeout = Some(CONNECT_TIMEOUT);
-    config.headers.push((USER_AGENT, HeaderValue::from_static(AGENT)));
-    let url = config.cluster_url.to_string();
-    let server = url.trim_end_matches('/').to_owned();
-    // The client would find that out with each request, as if nobody answered.
-    if !matches!(config.cluster_url.scheme_str(), Some("https" | "http")) {
+/// [`ConnectError::Address`], [`ConnectError::File`].
+pub fn open(config: Config) -> Result<Cluster, ConnectError> {
+    let unusable = |cause| ConnectError::File { path: "given".to_owned(), cause };
+    let trust = match config.root_cert {
+        _ if config.accept_invalid_certs => Trust::Anybody,
+        None => Trust::System,
+        Some(all) => Trust::These(all.into_iter().map(CertificateDer::from).collect()),
+    };
+    let token = config.auth_info.token.as_ref().map(|token| bearer(token.expose_secret()));
+    let settings = Settings {
+        context: String::new(),
+        server: config.cluster_url,
+        trust,
+        server_name: config.tls_server_name,
+        proxy: None,
+        impersonation: Vec::new(),
+        user: User { authorization: token.transpose().map_err(unusable)?, ..User::default() },
+    };
+    of_settings(Source::Given(Box::new(settings.clone())), settings)
+}
+
+fn of_settings(source: Source, settings: Settings) -> Result<Cluster, ConnectError> {
+    let server = settings.server.to_string().trim_end_matches('/').to_owned();
+    if !matches!(settings.server.scheme_str(), Some("https" | "http")) {
         return Err(ConnectError::Address(server));
     }
-    let client = Client::try_from(config)
-        .map_err(|e| ConnectError::Client { url: server.clone(), cause: chain(&e) })?;
+    let client = Client::new(Session::new(source, settings), "default");
     Ok(Cluster { client, server })
 }
 
-/// What `file` says about `context`, or about its current one.
-async fn of_context(
-    file: Kubeconfig,
-    path: String,
-    context: Option<&str>,
-) -> Result<Config, ConnectError> {
-    let names: Vec<&str> = file.contexts.iter().map(|context| context.name.as_str()).collect();
-    if names.is_empty() {
-        return Err(ConnectError::File { path, cause: "it has no contexts".to_owned() });
-    }
-    let current = file.current_context.as_deref().unwrap_or_default();
-    let wanted = match context.unwrap_or(current) {
-        "" => Some("current context".to_owned()),
-        name if !names.contains(&name) => Some(format!("context {name:?}")),
-        _ => None,
-    };
-    if let Some(wanted) = wanted {
-        return Err(ConnectError::Context { path, wanted, known: names.join(", ") });
-    }
-    let context = context.map(str::to_owned);
-    let options = KubeConfigOptions { context, ..KubeConfigOptions::default() };
-    Config::from_custom_kubeconfig(file, &options)
-        .await
-        .map_err(|error| ConnectError::File { path, cause: cause(&error) })
+fn agent() -> HeaderValue {
+    HeaderValue::from_static(AGENT)
 }
 
-/// Why a kubeconfig cannot be used. Where it cannot be parsed, the parser's first line says where
-/// and why; what follows is an excerpt, and such a file holds secrets.
-fn cause(error: &KubeconfigError) -> String {
-    match error {
-        KubeconfigError::Parse(_) => {
-            error.to_string().lines().next().unwrap_or_default().trim().to_owned()
-        }
-        _ => chain(error),
-    }
+/// The error and its causes. An I/O error tells the causes of what it wraps, and not what that is.
+pub(super) fn causes<'a>(
+    error: &'a (dyn Error + 'static),
+) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
+    successors(Some(error), |&error| match error.downcast_ref().and_then(io::Error::get_ref) {
+        Some(wrapped) => Some(wrapped),
+        None => error.source(),
+    })
 }
 
 /// An error with its causes in one line, each said once.
-pub(super) fn chain(error: &dyn std::error::Error) -> String {
+pub(super) fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {
@@ -177,19 +174,4 @@ pub(super) fn chain(error: &dyn std::error::Error) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::clock::Clock;
-    use crate::sim::embedded::{Embedded, Observed, Options};
-
-    #[tokio::test]
-    async fn api_servers_are_told_who_asks() {
-        let cluster = Embedded::new(Clock::system(), Options::default());
-        let mut observed = cluster.follow();
-        let served = cluster.serve("127.0.0.1:0".parse().unwrap()).await.unwrap();
-        let client = open(Config::new(served.url().parse().unwrap())).unwrap().client;
-        client.apiserver_version().await.unwrap();
-        let Some(Observed::Answered(asked)) = observed.recv().await else { panic!("a request") };
-        assert_eq!(asked.operation.agent, format!("ostrakon/{}", env!("CARGO_PKG_VERSION")));
-    }
-}
+mod tests;

@@ -20,7 +20,7 @@ pub use api::{
     Answer, Api, BudgetRefusal, Mark, Permission, RequestError, StatusCause, StoredNode,
     UpkeepPatch,
 };
-pub use connect::{AGENT, Cluster, ConnectError, connect, open};
+pub use connect::{AGENT, Cluster, ConnectError, CredentialsError, connect, open};
 pub use decode::{DecodeError, PodDecoder, Watched, decode_node, decode_node_upkeep};
 pub use gate::{Sent, WriteGate};
 pub use metrics::Metrics;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use asking::Asking;
 
-use crate::cluster::{Api, Permission, RequestError};
+use crate::cluster::{Api, CredentialsError, Permission, RequestError};
 use crate::drain::format_duration;
 
 mod asking;
@@ -80,6 +80,16 @@ pub enum PreflightError {
         /// What happened instead of an answer.
         cause: RequestError,
         /// For how long it was waited for.
+        waited: Duration,
+    },
+    /// There is nothing to show to it.
+    #[error("cannot get credentials for the API server at {server}{}: {cause}", after(*.waited))]
+    Credentials {
+        /// Its URL.
+        server: String,
+        /// What is in the way.
+        cause: CredentialsError,
+        /// For how long it was tried.
         waited: Duration,
     },
     /// It does not take the credentials.
@@ -174,6 +184,9 @@ mod tests {
     /// A server that grants everything but what is about this resource.
     fn lacking(resource: &'static str) -> Api {
         let service = service_fn(move |request: Request<Body>| async move {
+            if request.uri().path() == "/readyz" {
+                return Ok(Response::new(Body::empty()));
+            }
             let review = request.into_body().collect_bytes().await.unwrap();
             let review: serde_json::Value = serde_json::from_slice(&review).unwrap();
             let allowed = review["spec"]["resourceAttributes"]["resource"] != resource;

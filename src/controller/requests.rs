@@ -93,7 +93,7 @@ fn failure(error: RequestError) -> Failure {
             retry(FailureKind::of_code(answer.code), answer.retry_after)
         }
         RequestError::Timeout(_) => retry(FailureKind::Timeout, None),
-        RequestError::Transport(_) | RequestError::WrongPeer(_) => {
+        RequestError::Transport(_) | RequestError::WrongPeer(_) | RequestError::Credentials(_) => {
             retry(FailureKind::Connection, None)
         }
         RequestError::Body(_) => retry(FailureKind::Unexpected, None),

@@ -16,6 +16,7 @@ use super::component::{Component, How};
 use super::embedded::EmbeddedPlane;
 use super::fault_proxy::FaultProxy;
 use super::process::{Leash, Process, Program};
+use super::silent_proxy::SilentProxy;
 use super::users::{self, User, Users};
 use super::{manifests, ports, wait};
 
@@ -241,6 +242,23 @@ impl Bed {
     pub fn kubeconfig_via(&self, proxy: &FaultProxy, user: User) -> Result<PathBuf> {
         let label = format!("proxy-{}", proxy.port());
         self.place.users.write_kubeconfig(&label, user, &proxy.url(), None)
+    }
+
+    /// A proxy in front of the API server that can fall silent, and a kubeconfig with which `user`
+    /// talks through it.
+    pub async fn silent_proxy(&self, user: User) -> Result<(SilentProxy, PathBuf)> {
+        let direct = std::fs::read_to_string(self.place.kubeconfig(user)?)?;
+        let mut content: serde_json::Value = serde_json::from_str(&direct)?;
+        let server = self.place.config()?.cluster_url;
+        let upstream = server.authority().context("an API server without address")?;
+        let proxy = SilentProxy::start(upstream.as_str().parse()?).await?;
+        let scheme = server.scheme_str().unwrap_or_default();
+        let url = format!("{scheme}://{}", proxy.address());
+        content["clusters"][0]["cluster"]["server"] = url.into();
+        let name = format!("silent-{}.kubeconfig", proxy.address().port());
+        let path = self.folder().join(name);
+        std::fs::write(&path, content.to_string())?;
+        Ok((proxy, path))
     }
 
     /// As [`Bed::client_for`], through `proxy`.

@@ -13,7 +13,7 @@
 //! - [`cluster`]: nodes, taints, pods in a line each; [`workloads`]: what makes pods anew, and
 //!   budgets;
 //! - [`ostrakon`]: the program under test as a child process;
-//! - [`fault_proxy`]: stands between the two and misbehaves as told; [`refusal`]: an admission
+//! - [`fault_proxy`] and [`silent_proxy`]: stand between the two and misbehave as told; [`refusal`]: an admission
 //!   policy that says no;
 //! - [`witness`], [`tally`] and [`audit`]: what happened, seen from outside: when pods went, how many
 //!   were healthy, who asked for it.
@@ -42,6 +42,7 @@ pub mod process;
 pub mod program;
 pub mod refusal;
 pub mod request;
+pub mod silent_proxy;
 pub mod tally;
 pub mod users;
 pub mod wait;
@@ -56,6 +57,7 @@ pub use fault_proxy::{Answer, Fault, FaultProxy, Match, Rule};
 pub use ostrakon::Ostrakon;
 pub use refusal::Refusal;
 pub use request::Verb;
+pub use silent_proxy::SilentProxy;
 pub use tally::Tally;
 pub use users::User;
 pub use witness::Witness;

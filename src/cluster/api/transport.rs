@@ -2,35 +2,54 @@
 //! not the API server, which does not.
 
 use std::error::Error;
-use std::io;
-use std::iter::successors;
 
+use hyper_util::client::legacy;
 use rustls::pki_types::InvalidDnsNameError;
 use rustls::{AlertDescription, CertificateError};
 
 use super::RequestError;
-use crate::cluster::connect::chain;
+use crate::cluster::connect::{CredentialsError, causes, chain};
 
 /// Why there was no answer.
 pub(super) fn transport(error: kube::Error) -> RequestError {
+    if let Some(error) = causes(&error).find_map(|cause| cause.downcast_ref::<CredentialsError>()) {
+        return RequestError::Credentials(error.clone());
+    }
+    let tls = causes(&error).find_map(|cause| cause.downcast_ref::<rustls::Error>());
+    let remedy = tls.and_then(remedy).map(|remedy| format!(" ({remedy})")).unwrap_or_default();
     let kind = if causes(&error).any(is_of_a_wrong_peer) {
         RequestError::WrongPeer
     } else {
         RequestError::Transport
     };
-    kind(match error {
-        // The wrapper only adds "ServiceError".
-        kube::Error::Service(inner) => chain(&*inner),
-        other => chain(&other),
-    })
+    let text = match &error {
+        // The wrappers only add "ServiceError" and "client error".
+        kube::Error::Service(inner) => match inner.downcast_ref::<legacy::Error>() {
+            Some(error) => error.source().map_or_else(|| chain(error), chain),
+            None => chain(&**inner),
+        },
+        other => chain(other),
+    };
+    kind(text + &remedy)
 }
 
-/// The error and its causes. An I/O error tells the causes of what it wraps, and not what that is.
-fn causes<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
-    successors(Some(error), |&error| match error.downcast_ref().and_then(io::Error::get_ref) {
-        Some(wrapped) => Some(wrapped),
-        None => error.source(),
-    })
+/// What helps where the server's certificate is not trusted.
+fn remedy(error: &rustls::Error) -> Option<&'static str> {
+    match error {
+        rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer) => Some(
+            "no certificate authority of the kubeconfig has signed it; put the right one into \
+             certificate-authority",
+        ),
+        rustls::Error::InvalidCertificate(CertificateError::Other(other))
+            if other.0.downcast_ref() == Some(&webpki::Error::CaUsedAsEndEntity) =>
+        {
+            Some(
+                "it is that of a certificate authority, which is accepted if certificate-authority \
+                 holds exactly this one",
+            )
+        }
+        _ => None,
+    }
 }
 
 fn is_of_a_wrong_peer(cause: &(dyn Error + 'static)) -> bool {

@@ -1,5 +1,6 @@
 //! Asks the API server for rights, and waits for it.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures::{StreamExt, stream};
@@ -27,13 +28,15 @@ pub(super) struct Asking<'a> {
     server: &'a str,
     patience: Mutex<Patience>,
     wait: Duration,
+    /// Whether it was said that this user may not ask for rights.
+    warned: AtomicBool,
 }
 
 impl<'a> Asking<'a> {
     /// Begins to wait for it, if that is needed, for so long.
     pub(super) fn new(api: &'a Api, server: &'a str, wait: Duration) -> Self {
         let patience = Mutex::new(Patience::new(wait, Instant::now()));
-        Self { api, server, patience, wait }
+        Self { api, server, patience, wait, warned: AtomicBool::new(false) }
     }
 
     /// Those of the permissions that are not there, in words.
@@ -70,17 +73,38 @@ impl<'a> Asking<'a> {
         let mut failures = 0;
         loop {
             let answer = self.api.is_allowed(permission, namespace, name).await;
-            let (left, news) = self.patience.lock().hear(Meaning::of(&answer), Instant::now());
+            let meaning = Meaning::of(&answer);
+            let (mut left, mut news) = self.patience.lock().hear(meaning, Instant::now());
+            let is_refused = meaning == Meaning::MayNotAsk || answer == Ok(false);
+            if left.is_none() && is_refused && !self.api.is_ready().await {
+                (left, news) = self.patience.lock().hear(Meaning::NotReady, Instant::now());
+            }
             if let Some(news) = news {
                 self.tell(news, answer.as_ref().err());
             }
-            let Some(left) = left else { return answer };
+            let Some(left) = left else {
+                return match &answer {
+                    Err(error) if meaning == Meaning::MayNotAsk => {
+                        self.warn_once(error);
+                        Ok(true)
+                    }
+                    _ => answer,
+                };
+            };
             let asked = match &answer {
                 Err(RequestError::Status(answer)) => answer.retry_after,
                 _ => None,
             };
             failures += 1;
             sleep(BACKOFF.pause_asked(failures, 0, asked).min(left)).await;
+        }
+    }
+
+    /// In hardened clusters nobody may ask for rights, and all others are there.
+    fn warn_once(&self, error: &RequestError) {
+        if !self.warned.swap(true, Ordering::Relaxed) {
+            warn!(%error, "cannot check the permissions before the start; a missing one will be named \
+                when a request is refused");
         }
     }
 
@@ -106,6 +130,9 @@ impl<'a> Asking<'a> {
         match &cause {
             RequestError::Status(answer) if answer.code == 401 => {
                 PreflightError::Unauthorized(cause)
+            }
+            RequestError::Credentials(cause) => {
+                PreflightError::Credentials { server, cause: cause.clone(), waited }
             }
             RequestError::Timeout(_) | RequestError::Transport(_) | RequestError::WrongPeer(_) => {
                 PreflightError::Unreachable { server, cause, waited }

@@ -8,8 +8,11 @@ use crate::cluster::RequestError;
 
 /// A server that has just come up refuses for a while what it grants: it has not read yet who may
 /// do what (kube-apiserver 1.36: 403 for two seconds). For so long after it could not be reached, or
-/// could not answer, its refusals are not final.
+/// could not answer, its refusals are not final; nor are they for so long after the start of this
+/// process, if the server says that it is not ready.
 const SETTLING: Duration = Duration::from_secs(30);
+/// Whom the API server takes for a request without credentials.
+const ANONYMOUS: &str = "system:anonymous";
 /// Least time between two lines that it is waited for.
 const QUIET: Duration = Duration::from_secs(30);
 
@@ -20,6 +23,10 @@ pub(super) enum Meaning {
     Granted,
     /// The server does not grant it, or does not know who asks.
     Refused,
+    /// Who asks may not ask for rights. The API server says so, and may grant all others.
+    MayNotAsk,
+    /// It was refused, and the server says that it is not ready.
+    NotReady,
     /// There was no answer, or that there can be none now. That passes.
     Ailing,
     /// This will be the same the next time.
@@ -32,14 +39,22 @@ impl Meaning {
             Ok(true) => Self::Granted,
             Ok(false) => Self::Refused,
             Err(RequestError::Status(answer)) => match answer.code {
+                // Nobody, or the word of something in between, is not about this one right.
+                403 if answer.reason == "Forbidden" && !answer.message.contains(ANONYMOUS) => {
+                    Self::MayNotAsk
+                }
                 401 | 403 => Self::Refused,
                 429 | 500..=599 => Self::Ailing,
                 _ => Self::Final,
             },
             Err(RequestError::Timeout(_) | RequestError::Transport(_)) => Self::Ailing,
-            Err(RequestError::WrongPeer(_) | RequestError::Body(_) | RequestError::NotLeading) => {
-                Self::Final
-            }
+            Err(RequestError::Credentials(error)) if error.passes => Self::Ailing,
+            Err(
+                RequestError::WrongPeer(_)
+                | RequestError::Credentials(_)
+                | RequestError::Body(_)
+                | RequestError::NotLeading,
+            ) => Self::Final,
         }
     }
 }
@@ -91,18 +106,28 @@ impl Patience {
                 let waited = std::mem::take(&mut self.waits);
                 (None, waited.then_some(News::Answers))
             }
-            Meaning::Ailing if !left.is_zero() => {
-                self.ailed = Some(now);
+            Meaning::Ailing | Meaning::NotReady if !left.is_zero() => {
+                if meaning == Meaning::Ailing {
+                    self.ailed = Some(now);
+                } else if now - self.begin >= SETTLING {
+                    return (None, None);
+                }
                 let is_news = self.said.is_none_or(|said| now - said >= QUIET);
                 if is_news {
                     (self.said, self.waits) = (Some(now), true);
                 }
                 (Some(left), is_news.then_some(News::Waits))
             }
-            Meaning::Refused if self.ailed.is_some_and(|ailed| now - ailed < SETTLING) => {
+            Meaning::Refused | Meaning::MayNotAsk
+                if self.ailed.is_some_and(|ailed| now - ailed < SETTLING) =>
+            {
                 ((!left.is_zero()).then_some(left), None)
             }
-            Meaning::Ailing | Meaning::Refused | Meaning::Final => (None, None),
+            Meaning::Ailing
+            | Meaning::Refused
+            | Meaning::MayNotAsk
+            | Meaning::NotReady
+            | Meaning::Final => (None, None),
         }
     }
 }

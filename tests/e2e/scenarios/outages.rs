@@ -21,6 +21,7 @@ pub(super) fn trials() -> Vec<Scenario> {
         trial!(an_api_server_that_is_restarted_delays_and_changes_nothing).alone(),
         trial!(an_api_server_that_is_killed_delays_and_changes_nothing).alone(),
         trial!(a_start_waits_for_an_api_server_that_is_away).alone(),
+        trial!(what_comes_due_after_a_silent_drop_goes_within_20_s).alone(),
         trial!(behind_a_cut_watch_only_what_is_still_condemned_goes).alone(),
         trial!(behind_a_cut_pod_watch_new_tolerations_count).alone(),
     ]
@@ -197,6 +198,40 @@ async fn behind_a_cut_pod_watch_new_tolerations_count(ctx: &Ctx) -> Result<()> {
     ensure!(sighting.deleted.is_none(), "deleted although it tolerates the taint: {sighting:?}");
     let deletes = bed.audit()?.by(User::Ostrakon).verb(Verb::Delete).name(&spared.name);
     ensure!(deletes.namespace(arena.namespace()).is_empty());
+    ostrakon.stop().await?;
+    Ok(())
+}
+
+/// How soon what is due must go after a drop that nobody was told of.
+const AFTER_A_DROP: Duration = Duration::from_secs(20);
+/// For how long connections are in use before the drop.
+const IN_USE: Duration = Duration::from_secs(12);
+
+async fn what_comes_due_after_a_silent_drop_goes_within_20_s(ctx: &Ctx) -> Result<()> {
+    let bed = ctx.bed();
+    let arena = ctx.arena().await?;
+    let (proxy, kubeconfig) = bed.silent_proxy(User::Ostrakon).await?;
+    let ostrakon = Launch::new(kubeconfig).start(bed).await?;
+    let witness = arena.witness().await?;
+    let (first, second) = (arena.node("first").await?, arena.node("second").await?);
+    let going = |name: &str, node, seconds| pod(name).on(node).grace(0).tolerates_for("k", seconds);
+    // Evictions before the drop leave connections in the pool.
+    let before = arena.create_all((0..8).map(|n| going(&format!("before-{n}"), &first, 2))).await?;
+    arena.taint(&first, no_execute("k").added_now()).await?;
+    witness.deleted_within(&before, SOON).await?;
+    let due = i64::try_from(IN_USE.as_secs()).unwrap_or_default();
+    let after =
+        arena.create_all((0..8).map(|n| going(&format!("after-{n}"), &second, due))).await?;
+    let forever = arena.create(pod("forever").on(&second).tolerates("k")).await?;
+    arena.taint(&second, no_execute("k").added_now()).await?;
+    let deadline = system_time() + seconds(due);
+    witness.never_deleted_until(&after, deadline - seconds(2)).await?;
+    proxy.fall_silent();
+    // From the drop on: the deadline is two seconds later.
+    witness.deleted_within(&after, AFTER_A_DROP).await?;
+    witness.never_deleted_for([&forever], QUIET).await?;
+    let all: Vec<_> = before.iter().chain(&after).collect();
+    only_these_evicted_of_those_tried(bed, &arena, &all).await?;
     ostrakon.stop().await?;
     Ok(())
 }

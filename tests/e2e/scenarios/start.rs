@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
+use k8s_openapi::api::authorization::v1::SelfSubjectAccessReview;
 use k8s_openapi::api::core::v1::ServiceAccount;
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule};
 use kube::Api;
@@ -28,6 +29,7 @@ pub(super) fn trials() -> Vec<Scenario> {
         trial!(an_unknown_authority_is_named_as_the_cause).real(),
         trial!(plain_http_to_the_api_server_is_named_as_the_cause).real(),
         trial!(every_missing_permission_is_named).real(),
+        trial!(who_may_not_ask_for_rights_starts_with_a_warning_and_evicts).real().alone(),
         trial!(a_port_in_use_is_named_with_the_flag_that_changes_it),
         trial!(it_says_what_it_waits_for_until_it_is_ready).alone(),
     ]
@@ -177,6 +179,45 @@ impl Account {
         Api::<ClusterRole>::all(client).delete(&self.role, &params).await?;
         Ok(())
     }
+}
+
+/// As in hardened clusters: nobody may create `selfsubjectaccessreviews`, and all else is as before.
+async fn who_may_not_ask_for_rights_starts_with_a_warning_and_evicts(ctx: &Ctx) -> Result<()> {
+    const BINDING: &str = "system:basic-user";
+    let bed = ctx.bed();
+    let arena = ctx.arena().await?;
+    let witness = arena.witness().await?;
+    let n = arena.node("n").await?;
+    let victim = arena.create(pod("victim").on(&n).grace(0)).await?;
+    arena.create(pod("guest").on(&n).tolerates("k")).await?;
+    let bindings: Api<ClusterRoleBinding> = Api::all(bed.admin()?);
+    let mut binding = bindings.get(BINDING).await?;
+    bindings.delete(BINDING, &DeleteParams::default()).await?;
+    let outcome = async {
+        let review = json!({
+            "apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
+            "spec": { "resourceAttributes": { "verb": "get", "resource": "nodes" } },
+        });
+        let reviews: Api<SelfSubjectAccessReview> = Api::all(bed.client_for(User::Ostrakon)?);
+        let review = serde_json::from_value(review)?;
+        wait::until("nobody to be allowed to ask for rights", SOON, async || {
+            let answer = reviews.create(&PostParams::default(), &review).await;
+            Ok(answer.is_err().then_some(()))
+        })
+        .await?;
+        let ostrakon = Launch::new(bed.kubeconfig(User::Ostrakon)?).start(bed).await?;
+        ostrakon
+            .says(&["WARN", "cannot check the permissions", "selfsubjectaccessreviews"], SOON)
+            .await?;
+        arena.taint(&n, no_execute("k").added_now()).await?;
+        witness.only_these_deleted([&victim], SOON, QUIET).await?;
+        ostrakon.stop().await.map(drop)
+    };
+    let outcome = outcome.await;
+    binding.metadata.resource_version = None;
+    binding.metadata.uid = None;
+    bindings.create(&PostParams::default(), &binding).await?;
+    outcome
 }
 
 async fn a_port_in_use_is_named_with_the_flag_that_changes_it(ctx: &Ctx) -> Result<()> {

@@ -1,5 +1,6 @@
 //! Real sockets and handshakes: how an error is wrapped is up to four libraries.
 
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 

@@ -20,6 +20,8 @@ enum Answers {
     No,
     /// With this code instead of an answer.
     Code(u16),
+    /// In the API server's words: who asks may not ask.
+    Forbidden,
     /// With something else than a review.
     Nonsense,
     /// Not at all: the connection breaks.
@@ -28,16 +30,30 @@ enum Answers {
     Untrusted,
 }
 
-/// A server that answers the question of this number, counted from 0, so.
+/// A server that answers the question of this number, counted from 0, so, and is ready.
 fn server(how: impl Fn(usize) -> Answers + Clone + Send + Sync + 'static) -> Api {
+    server_ready_after(0, how)
+}
+
+/// The same, but it is not ready until it was asked so many questions.
+fn server_ready_after(
+    number: usize,
+    how: impl Fn(usize) -> Answers + Clone + Send + Sync + 'static,
+) -> Api {
     let asked = Arc::new(AtomicUsize::new(0));
-    let service = service_fn(move |_: Request<Body>| {
-        let answers = how(asked.fetch_add(1, Ordering::Relaxed));
+    let service = service_fn(move |request: Request<Body>| {
+        let answers = if request.uri().path() == "/readyz" {
+            let is_ready = asked.load(Ordering::Relaxed) >= number;
+            if is_ready { Answers::Yes } else { Answers::Forbidden }
+        } else {
+            how(asked.fetch_add(1, Ordering::Relaxed))
+        };
         async move {
             let (code, body) = match answers {
                 Answers::Yes => (200, r#"{"status": {"allowed": true}}"#),
                 Answers::No => (200, r#"{"status": {"allowed": false}}"#),
                 Answers::Code(code) => (code, "{}"),
+                Answers::Forbidden => (403, r#"{"reason": "Forbidden", "message": "not you"}"#),
                 Answers::Nonsense => (200, "<html>"),
                 Answers::Breaks => return Err("broken".into()),
                 Answers::Untrusted => {
@@ -150,4 +166,28 @@ async fn a_server_that_has_just_come_up_may_refuse_at_first() {
         assert!(outcome.is_err(), "it stands by it");
         assert!((30..60).contains(&took), "{took} s");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_may_not_ask_for_rights_starts_with_a_warning() {
+    let (outcome, took) = started(&server(|_| Answers::Forbidden), WAIT).await;
+    assert_eq!((outcome, took), (Ok(()), 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_of_a_server_that_is_not_ready_is_not_final_even_if_it_is_the_first_answer() {
+    for refuses in [Answers::Forbidden, Answers::No] {
+        let api = server_ready_after(40, move |number| match number {
+            0..20 => refuses,
+            _ => Answers::Yes,
+        });
+        let (outcome, took) = started(&api, WAIT).await;
+        assert_eq!(outcome, Ok(()));
+        assert!((1..30).contains(&took), "{took} s");
+    }
+    // One that is never ready is believed in the end.
+    let api = server_ready_after(usize::MAX, |_| Answers::No);
+    let (outcome, took) = started(&api, WAIT).await;
+    assert!(outcome.unwrap_err().contains("missing permission"));
+    assert!((25..40).contains(&took), "{took} s");
 }
