@@ -7,6 +7,8 @@ use std::path::PathBuf;
 
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::ServiceAccount;
+use k8s_openapi::api::flowcontrol::v1::{FlowSchema, FlowSchemaSpec};
+use k8s_openapi::api::networking::v1::NetworkPolicy;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule, Role, RoleBinding};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
@@ -114,6 +116,71 @@ fn a_roll_out_starts_the_new_replica_before_it_ends_an_old_one_and_a_drain_takes
     let preferred = affinity.preferred_during_scheduling_ignored_during_execution.unwrap();
     let selector = preferred[0].pod_affinity_term.label_selector.clone().unwrap();
     assert_eq!(selector.match_labels, Some(labels));
+}
+
+#[test]
+fn the_flow_schemas_are_of_the_account_that_the_pod_runs_as_and_of_nobody_else() {
+    let account: ServiceAccount = manifest("serviceaccount.yaml");
+    let role: Role = manifest("role.yaml");
+    let [lease, rest] = ["flowschema-leader-election.yaml", "flowschema.yaml"]
+        .map(|file| manifest::<FlowSchema>(file).spec.unwrap());
+    assert_eq!(lease.priority_level_configuration.name, "leader-election");
+    assert_eq!(rest.priority_level_configuration.name, "workload-high");
+    // The lower is asked first. The built-in schema for all ServiceAccounts is at 9000.
+    let precedence = |spec: &FlowSchemaSpec| spec.matching_precedence.unwrap();
+    assert!(precedence(&lease) < precedence(&rest) && precedence(&rest) < 9000);
+    for spec in [&lease, &rest] {
+        let [rule] = spec.rules.as_deref().unwrap() else { panic!("one rule: {spec:?}") };
+        let [subject] = rule.subjects.as_slice() else { panic!("one subject: {rule:?}") };
+        let subject = subject.service_account.as_ref().unwrap();
+        assert_eq!(Some(&subject.name), account.metadata.name.as_ref());
+        assert_eq!(Some(&subject.namespace), account.metadata.namespace.as_ref());
+    }
+    // All that the program does with the lease, where it lies, and nothing else.
+    let rules = lease.rules.unwrap();
+    let [rule] = rules[0].resource_rules.as_deref().unwrap() else { panic!("one: {rules:?}") };
+    assert_eq!(rule.namespaces, Some(vec![role.metadata.namespace.unwrap()]));
+    let verbs: BTreeSet<_> = rule.verbs.iter().cloned().collect();
+    assert_eq!(verbs, role.rules.unwrap().into_iter().flat_map(|rule| rule.verbs).collect());
+    assert_eq!(
+        (&rule.api_groups, &rule.resources),
+        (&vec!["coordination.k8s.io".to_owned()], &vec!["leases".to_owned()])
+    );
+}
+
+#[test]
+fn only_namespaces_with_the_label_reach_the_port_of_the_pods() {
+    let deployment: Deployment = manifest("deployment.yaml");
+    let policy: NetworkPolicy = manifest("networkpolicy.yaml");
+    assert_eq!(policy.metadata.namespace, deployment.metadata.namespace);
+    let policy = policy.spec.unwrap();
+    let template = deployment.spec.unwrap().template;
+    let labels = template.metadata.unwrap().labels;
+    assert_eq!(policy.pod_selector.unwrap().match_labels, labels);
+    // It must reach the API server, wherever that is.
+    assert_eq!(policy.policy_types, Some(vec!["Ingress".to_owned()]));
+    let rules = policy.ingress.unwrap();
+    let [rule] = rules.as_slice() else { panic!("one rule: {rules:?}") };
+    let [peer] = rule.from.as_deref().unwrap() else { panic!("one peer: {rule:?}") };
+    let label = peer.namespace_selector.clone().unwrap().match_labels.unwrap();
+    assert_eq!(label, [("metrics".to_owned(), "enabled".to_owned())].into());
+    assert_eq!((&peer.pod_selector, &peer.ip_block), (&None, &None));
+    let port = rule.ports.as_deref().unwrap()[0].port.clone();
+    let ports = template.spec.unwrap().containers[0].ports.clone().unwrap();
+    assert_eq!(port, ports[0].name.clone().map(IntOrString::String));
+}
+
+#[test]
+fn every_manifest_is_named_in_its_kustomization() {
+    for folder in ["base", "components/drain"] {
+        let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("deploy/kustomize").join(folder);
+        let text = std::fs::read_to_string(path.join("kustomization.yaml")).unwrap();
+        for file in std::fs::read_dir(path).unwrap() {
+            let file = file.unwrap().file_name().into_string().unwrap();
+            let named = text.lines().any(|line| line.trim() == format!("- {file}"));
+            assert!(named || file == "kustomization.yaml", "{folder}/{file} is applied by nobody");
+        }
+    }
 }
 
 #[test]

@@ -8,6 +8,8 @@ use anyhow::{Context as _, Result, bail};
 use kube::Client;
 use parking_lot::Mutex;
 use tempfile::TempDir;
+use tokio_rustls::rustls::pki_types::PrivateKeyDer;
+use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 
 use super::arena::Arena;
 use super::audit::{self, Audit, AuditLog};
@@ -231,6 +233,23 @@ impl Bed {
         let mut config = self.place.config()?;
         config.auth_info.token = Some(self.place.users.token(user).into());
         Ok(Client::try_from(config)?)
+    }
+
+    /// A client of this user, which is none of [`User`], in these groups. It does not retry by itself.
+    pub fn client_as(&self, user: &str, groups: &[String]) -> Result<Client> {
+        let mut config = self.place.config()?;
+        config.auth_info.token = Some(self.place.users.token(User::Admin).into());
+        config.auth_info.impersonate = Some(user.to_owned());
+        config.auth_info.impersonate_groups = Some(groups.to_vec());
+        Ok(Client::try_from(config)?)
+    }
+
+    /// The API server's own certificate, good for 127.0.0.1, with its authority, and its key.
+    pub fn server_certificate(&self) -> Result<(Vec<Vec<u8>>, PrivateKeyDer<'static>)> {
+        let certificate = self.place.server.ca.as_ref().context("it is served without TLS")?;
+        let chain = pem::parse_many(std::fs::read(certificate)?)?;
+        let key = PrivateKeyDer::from_pem_file(certificate.with_extension("key"))?;
+        Ok((chain.into_iter().map(pem::Pem::into_contents).collect(), key))
     }
 
     /// A kubeconfig with which `user` talks to the API server.

@@ -375,7 +375,7 @@ impl PodSketch {
         created.await.with_context(|| format!("create pod {namespace}/{name}"))
     }
 
-    pub(super) fn object(&self) -> Pod {
+    pub fn object(&self) -> Pod {
         Pod {
             metadata: ObjectMeta {
                 name: Some(self.name.clone()),

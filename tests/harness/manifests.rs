@@ -50,18 +50,41 @@ fn objects_in(folder: &Path) -> Result<Vec<DynamicObject>> {
 /// Applies ostrakon's account and rights, and nothing else of `deploy/`.
 pub async fn apply_rights(client: &Client) -> Result<()> {
     let mut account_is_there = false;
+    for object in apply(client, &KINDS).await? {
+        if object.types.is_some_and(|types| types.kind == "ServiceAccount") {
+            let namespace = object.metadata.namespace.as_deref().unwrap_or("default");
+            let name = object.metadata.name.as_deref().unwrap_or_default();
+            account_is_there |=
+                User::Ostrakon.name() == format!("system:serviceaccount:{namespace}:{name}");
+        }
+    }
+    ensure!(
+        account_is_there,
+        "deploy/ has no ServiceAccount that is {}; change tests/harness/users.rs with it",
+        User::Ostrakon.name()
+    );
+    Ok(())
+}
+
+/// Applies the flow schemas of `deploy/`, by which ostrakon's requests do not wait for those of tenants.
+pub async fn apply_flow_schemas(client: &Client) -> Result<()> {
+    ensure!(
+        apply(client, &["FlowSchema"]).await?.len() == 2,
+        "one for the lease, one for the rest"
+    );
+    Ok(())
+}
+
+/// Applies the objects of these kinds, and returns them as they are in the files.
+async fn apply(client: &Client, kinds: &[&str]) -> Result<Vec<DynamicObject>> {
+    let mut applied = Vec::new();
     for object in objects()? {
         let types = object.types.clone().context("an object without kind")?;
-        if !KINDS.contains(&types.kind.as_str()) {
+        if !kinds.contains(&types.kind.as_str()) {
             continue;
         }
         let name = object.metadata.name.clone().context("an object without name")?;
         let namespace = object.metadata.namespace.clone();
-        if types.kind == "ServiceAccount" {
-            let namespace = namespace.as_deref().unwrap_or("default");
-            account_is_there |=
-                User::Ostrakon.name() == format!("system:serviceaccount:{namespace}:{name}");
-        }
         let resource = ApiResource::from_gvk(&GroupVersionKind::try_from(&types)?);
         let api: Api<DynamicObject> = match &namespace {
             Some(namespace) => Api::namespaced_with(client.clone(), namespace, &resource),
@@ -70,11 +93,7 @@ pub async fn apply_rights(client: &Client) -> Result<()> {
         api.patch(&name, &PatchParams::apply("harness").force(), &Patch::Apply(&object))
             .await
             .with_context(|| format!("apply {} {name}", types.kind))?;
+        applied.push(object);
     }
-    ensure!(
-        account_is_there,
-        "deploy/ has no ServiceAccount that is {}; change tests/harness/users.rs with it",
-        User::Ostrakon.name()
-    );
-    Ok(())
+    Ok(applied)
 }

@@ -16,6 +16,7 @@ mod race;
 mod reports;
 mod start;
 mod stop;
+mod tenants;
 mod watches;
 
 use crate::ctx::Scenario;
@@ -37,6 +38,7 @@ pub(crate) fn trials() -> Vec<Scenario> {
         reports::trials(),
         start::trials(),
         stop::trials(),
+        tenants::trials(),
         watches::trials(),
     ]
     .concat()
