@@ -5,15 +5,16 @@
 // Helpers of tests are tests: they may fail where they stand.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::needless_pass_by_value)]
 
-use std::io::{BufRead, BufReader, Lines, Read};
+use std::io::{BufRead, BufReader, Lines, Read, Write};
 use std::net::TcpListener;
 use std::panic::{catch_unwind, resume_unwind};
 use std::process::{Child, ChildStdout, Command, ExitCode, Output, Stdio};
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Pod;
-use kube::api::{DeleteParams, ListParams};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use libtest_mimic::{Arguments, Failed, Trial};
+use rustix::io::ioctl_fionread;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -39,6 +40,8 @@ fn main() -> ExitCode {
         trial("what_makes_no_sense_is_refused_in_a_line", what_makes_no_sense_is_refused_in_a_line),
         trial("a_used_port_is_told_of", a_used_port_is_told_of),
         trial("a_signal_ends_it_cleanly", a_signal_ends_it_cleanly),
+        trial("a_signal_ends_it_even_if_it_hangs", a_signal_ends_it_even_if_it_hangs),
+        trial("without_the_story_people_taint_by_hand", without_the_story_people_taint_by_hand),
         trial("a_reader_that_goes_away_ends_it", a_reader_that_goes_away_ends_it),
         trial("people_get_plain_lines_in_a_pipe", people_get_plain_lines_in_a_pipe),
         trial("kubectl_works_on_what_it_serves", kubectl_works_on_what_it_serves)
@@ -244,6 +247,7 @@ fn what_makes_no_sense_is_refused_in_a_line() {
         (&["--fault", "flaky"], "there is no fault \"flaky\": give latency=DURATION, refuse=CODE"),
         (&["--fault", "cut,chance=2"], "such as 30%"),
         (&["--faster"], "unexpected argument"),
+        (&["--no-story"], "--serve"),
     ] {
         let output = run(&[&["demo"], arguments].concat());
         let said = String::from_utf8(output.stderr).unwrap();
@@ -272,6 +276,90 @@ fn a_signal_ends_it_cleanly() {
     demo.interrupt();
     assert_eq!(demo.end(), (Some(0), String::new()));
     assert!(!kubeconfig.exists());
+}
+
+/// So much fills a pipe, of 64 KiB, nearly.
+const FILLING: usize = 62 * 1024;
+
+/// Nobody reads what it says, so it is blocked in a write and can do nothing else.
+fn a_signal_ends_it_even_if_it_hangs() {
+    for signal in [Signal::INT, Signal::TERM] {
+        let mut command = ostrakon(&[&SMALL[..], &["--serve"]].concat());
+        let folder = tempfile::tempdir().unwrap();
+        // There is room for its first lines, and for those of a second or two of the story.
+        let (out, mut into) = std::io::pipe().unwrap();
+        into.write_all(&[b' '; FILLING]).unwrap();
+        let child = command.env("TMPDIR", folder.path()).stdout(into).spawn().unwrap();
+        let mut child = Killed(child);
+        // The command holds the other end too.
+        drop(command);
+        // Full, and so no line is added, though there is one each second.
+        let (mut before, mut looks) = (0, 0);
+        wait_for(|| {
+            let full = ioctl_fionread(&out).unwrap();
+            looks = if full > FILLING as u64 + 500 && full == before { looks + 1 } else { 0 };
+            before = full;
+            looks > 15
+        });
+        let left = || std::fs::read_dir(folder.path()).unwrap().count();
+        assert_eq!(left(), 1, "the kubeconfig");
+        kill_process(Pid::from_child(&child.0), signal).unwrap();
+        wait_for(|| child.0.try_wait().unwrap().is_some());
+        assert_eq!(child.0.wait().unwrap().code(), Some(0));
+        assert_eq!(left(), 0);
+    }
+}
+
+/// A process that goes with its value.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        // It has ended, unless the test fails.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn without_the_story_people_taint_by_hand() {
+    let mut demo = Demo::start(&[&SMALL[..], &["--serve", "--no-story"]].concat());
+    let server = demo.next_event("serving")["server"].as_str().unwrap().to_owned();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let taint = |taints: Value| {
+        runtime.block_on(async {
+            let config = kube::Config::new(server.parse().unwrap());
+            let nodes = kube::Api::<Node>::all(kube::Client::try_from(config).unwrap());
+            let patch = Patch::Merge(serde_json::json!({"spec": {"taints": taints}}));
+            nodes.patch("node-02", &PatchParams::default(), &patch).await.unwrap();
+        });
+    };
+    taint(serde_json::json!([{"key": "mine", "effect": "NoExecute"}]));
+    let tainted = demo.next(|line| {
+        assert!(!["step", "wrong", "summary"].contains(&line["event"].as_str().unwrap()), "{line}");
+        line["event"] == "tainted"
+    });
+    assert_eq!((&tainted["node"], &tainted["taint"]), (&"node-02".into(), &"mine".into()));
+    let all = tainted["at_once"].as_u64().unwrap();
+    assert!(all > 0 && tainted["counting"] == serde_json::json!({}), "{tainted}");
+    for _ in 0..all {
+        let evicted =
+            demo.next(|line| ["evicted", "wrong"].contains(&line["event"].as_str().unwrap()));
+        assert_eq!((&evicted["node"], &evicted["taint"]), (&"node-02".into(), &"mine".into()));
+    }
+    taint(serde_json::json!([]));
+    let untainted = demo.next_event("untainted");
+    assert_eq!((&untainted["taint"], &untainted["cancelled"]), (&"mine".into(), &0.into()));
+    // Some time passes in which nothing is due.
+    for _ in 0..3 {
+        let state = demo.next(|line| ["state", "wrong"].contains(&line["event"].as_str().unwrap()));
+        assert_eq!((&state["event"], &state["overdue"]), (&"state".into(), &0.into()));
+    }
+    demo.interrupt();
+    for line in demo.lines.by_ref() {
+        let line = line.unwrap();
+        assert!(!line.contains("wrong") && !line.contains("summary"), "{line}");
+    }
+    assert_eq!(demo.end(), (Some(0), String::new()));
 }
 
 fn a_reader_that_goes_away_ends_it() {
@@ -339,7 +427,7 @@ fn kubectl_works_on_what_it_serves() {
     assert_eq!(code, Some(0), "{said}");
 }
 
-fn wait_for(holds: impl Fn() -> bool) {
+fn wait_for(mut holds: impl FnMut() -> bool) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     for _ in 0..300 {
         if holds() {

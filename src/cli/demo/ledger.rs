@@ -9,7 +9,7 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
-use super::reckon::{Bears, Taint, Toleration, bears, taints, text};
+use super::reckon::{Bears, Taint, Toleration, bears, is_left_alone, taints, text};
 use crate::sim::embedded::{Change, Resource};
 
 /// The controller has a clock of its own: only what comes earlier than this is early.
@@ -120,9 +120,12 @@ impl Ledger {
             Resource::Pods if change.deleted => self.forget(&change.current),
             Resource::Pods => self.take_pod(&change.current, change.at),
             Resource::Nodes => {
-                let gone = change.deleted.then_some(&Value::Null);
                 let name = meta(&change.current, "name");
-                self.take_node(name, gone.unwrap_or(&change.current), change.at);
+                if change.deleted {
+                    self.forget_node(name);
+                } else {
+                    self.take_node(name, &change.current, change.at);
+                }
             }
             _ => {}
         }
@@ -221,10 +224,12 @@ impl Ledger {
 
     fn take_pod(&mut self, pod: &Value, at: Timestamp) {
         let uid = meta(pod, "uid");
+        let tolerations =
+            if is_left_alone(pod) { Toleration::of_everything() } else { Toleration::all_of(pod) };
         let facts = self.pods.entry(uid.to_owned()).or_insert_with(|| PodFacts {
             name: format!("{}/{}", meta(pod, "namespace"), meta(pod, "name")),
             node: String::new(),
-            tolerations: Toleration::all_of(pod),
+            tolerations: tolerations.clone(),
             bound: at,
             bears: Bears::Always,
             deleted: false,
@@ -238,6 +243,14 @@ impl Ledger {
                 let home = self.nodes.entry(node.to_owned()).or_default();
                 home.pods.insert(uid.to_owned());
                 facts.bears = bears(&facts.tolerations, &home.taints, at);
+            }
+        }
+        // Somebody has given it a toleration, or it has finished. A deletion is judged by what was
+        // before.
+        if !facts.deleted && tolerations != facts.tolerations {
+            facts.tolerations = tolerations;
+            if let Some(home) = self.nodes.get(&facts.node) {
+                facts.bears = bears(&facts.tolerations, &home.taints, facts.bound);
             }
         }
         if !facts.deleted && !meta(pod, "deletionTimestamp").is_empty() {
@@ -280,6 +293,17 @@ impl Ledger {
         self.news.push((at, News::Wrong(wrong)));
     }
 
+    /// Its pods go with it, and nobody evicts them.
+    fn forget_node(&mut self, name: &str) {
+        let Some(node) = self.nodes.get_mut(name) else { return };
+        node.taints.clear();
+        for uid in &node.pods {
+            if let Some(pod) = self.pods.get_mut(uid) {
+                pod.bears = Bears::Always;
+            }
+        }
+    }
+
     fn take_node(&mut self, name: &str, node: &Value, at: Timestamp) {
         let facts = self.nodes.entry(name.to_owned()).or_default();
         let before = std::mem::take(&mut facts.taints);
@@ -293,10 +317,12 @@ impl Ledger {
             let next = bears(&pod.tolerations, &facts.taints, pod.bound);
             match &next {
                 Bears::Always => outlook.staying += 1,
-                Bears::Until { seconds, .. } => match seconds.filter(|seconds| *seconds > 0) {
-                    None => outlook.at_once += 1,
-                    Some(seconds) => *outlook.counting.entry(seconds).or_default() += 1,
-                },
+                Bears::Until { due, seconds, .. } => {
+                    match seconds.filter(|seconds| *seconds > 0 && *due > at) {
+                        None => outlook.at_once += 1,
+                        Some(seconds) => *outlook.counting.entry(seconds).or_default() += 1,
+                    }
+                }
             }
             if next == Bears::Always && pod.bears != Bears::Always {
                 cancelled += 1;
@@ -304,12 +330,19 @@ impl Ledger {
             pod.bears = next;
         }
         self.cancelled += cancelled;
-        let is_in = |taint: &Taint, all: &[Taint]| all.iter().any(|other| other.key == taint.key);
-        for taint in before.iter().filter(|taint| !is_in(taint, &facts.taints)) {
+        for taint in &before {
+            if facts.taints.iter().any(|other| other.key == taint.key) {
+                continue;
+            }
+            // Of several that go at once the first is told to have ended the countdowns.
             let (node, key) = (name.to_owned(), taint.key.clone());
+            let cancelled = std::mem::take(&mut cancelled);
             self.news.push((at, News::Untainted { node, key, cancelled }));
         }
-        for taint in facts.taints.iter().filter(|taint| !is_in(taint, &before)) {
+        let is_new = |taint: &&Taint| {
+            !before.iter().any(|old| old.key == taint.key && old.value == taint.value)
+        };
+        for taint in facts.taints.iter().filter(is_new) {
             let (node, key, outlook) = (name.to_owned(), taint.key.clone(), outlook.clone());
             self.news.push((at, News::Tainted { node, key, outlook }));
         }

@@ -167,3 +167,69 @@ async fn after_the_story_others_may_delete() {
     bed.delete("ever");
     assert_eq!(bed.wrong().len(), 1);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_toleration_that_a_pod_is_given_counts_from_then_on() {
+    let bed = Bed::new();
+    bed.taint(&k());
+    assert_eq!(bed.counts(), [3, 1, 0, 0]);
+    let tolerate = |pod: &Value| {
+        let mut pod = pod.clone();
+        pod["spec"]["tolerations"] = json!([{"operator": "Exists"}]);
+        Ok(pod)
+    };
+    bed.store.modify(Resource::Pods, "default", "none", Part::Whole, false, tolerate).unwrap();
+    assert_eq!(bed.counts(), [3, 0, 0, 0]);
+    bed.delete("none");
+    assert_eq!(bed.wrong().len(), 1, "it must not go any more");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_has_finished_is_not_overdue_and_none_is_on_a_node_that_is_gone() {
+    let bed = Bed::new();
+    let finish = |pod: &Value| {
+        let mut pod = pod.clone();
+        pod["status"]["phase"] = "Succeeded".into();
+        Ok(pod)
+    };
+    bed.store.modify(Resource::Pods, "default", "none", Part::Status, false, finish).unwrap();
+    bed.taint(&k());
+    assert_eq!(bed.counts(), [3, 0, 0, 0]);
+    bed.store.delete(Resource::Nodes, "", "n1", &DeleteOptions::default()).unwrap();
+    tokio::time::advance(Duration::from_secs(9)).await;
+    assert_eq!(bed.counts(), [3, 0, 0, 0]);
+    let mut ledger = bed.ledger();
+    let news = ledger.news();
+    let untainted = news.iter().filter(|(_, news)| matches!(news, News::Untainted { .. }));
+    assert_eq!(untainted.count(), 0, "nobody took the taint off: {news:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn taints_put_on_by_hand_are_told_as_they_are() {
+    let bed = Bed::new();
+    let news = || std::mem::take(&mut bed.ledger().news);
+    news();
+    tokio::time::advance(Duration::from_secs(10)).await;
+    // Put on an hour ago, by its stamp: who tolerates it for 5 s goes now.
+    let ago = bed.store.clock().now() - SignedDuration::from_hours(1);
+    bed.taint(&json!([{"key": "k", "effect": "NoExecute", "timeAdded": ago.to_string()}]));
+    let told = news();
+    let [(_, News::Tainted { outlook, .. })] = &told[..] else { panic!("{told:?}") };
+    assert_eq!((outlook.at_once, outlook.counting.len(), outlook.staying), (2, 0, 1));
+    // Another value is another taint.
+    bed.taint(&json!([{"key": "k", "value": "v", "effect": "NoExecute"}]));
+    let told = news();
+    assert!(matches!(&told[..], [(_, News::Tainted { .. })]), "{told:?}");
+    // Two go at once: the countdowns that end are counted once.
+    bed.taint(&json!([{"key": "k", "effect": "NoExecute"}, {"key": "j", "effect": "NoExecute"}]));
+    news();
+    bed.taint(&json!([]));
+    let cancelled = news()
+        .iter()
+        .map(|(_, news)| match news {
+            News::Untainted { cancelled, .. } => *cancelled,
+            other => panic!("{other:?}"),
+        })
+        .collect::<Vec<_>>();
+    assert_eq!(cancelled, [3, 0]);
+}

@@ -6,10 +6,12 @@
 //! - [`story`]: what happens, and whether it came out as it must;
 //! - [`ledger`], [`reckon`], [`drain`]: what is seen from outside, and held against the rule;
 //! - [`tell`], [`screen`]: what is said, and where it goes;
-//! - [`serve`]: the cluster for `kubectl`.
+//! - [`serve`]: the cluster for `kubectl`;
+//! - [`ending`]: the end by a signal.
 
 mod cast;
 mod drain;
+mod ending;
 mod fault;
 mod ledger;
 mod reckon;
@@ -26,8 +28,8 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use clap::Args;
-use tokio::signal::unix::{SignalKind, signal};
 
+use self::ending::Ending;
 use self::screen::{Form, Screen};
 use self::serve::Kubeconfig;
 use self::stage::{FREE_PORT, Stage};
@@ -38,9 +40,6 @@ use crate::clock::Clock;
 use crate::config::Compat;
 use crate::observe::{LogFormat, LogLevel, start_logs};
 use crate::sim::embedded::Rule;
-
-/// Signals that follow each other within this time are one.
-const SAME_SIGNAL: Duration = Duration::from_millis(500);
 
 /// Show the controller at work on a cluster in this process, in half a minute
 ///
@@ -69,12 +68,17 @@ pub(super) struct Arguments {
     )]
     serve: Option<SocketAddr>,
 
+    /// Leave the story out: the cluster is yours from the start. Needs --serve
+    #[arg(long, requires = "serve")]
+    no_story: bool,
+
     /// Rules by which pods are judged: our own, or those of kube-controller-manager. By the latter
     /// countdowns begin anew with the restart, so the demo fails
     #[arg(long, value_enum, default_value_t)]
     compat: Compat,
 
-    /// What befalls the controller's requests from the first taint on; may be given many times.
+    /// What befalls the controller's requests from the first taint on, or from the start with
+    /// --no-story; may be given many times.
     /// latency=DURATION, refuse=CODE, hang, cut or lose-answer, and after a comma each, if they are
     /// to befall some requests only: chance=PERCENT, times=NUMBER, verb, resource, subresource,
     /// namespace, name. `--fault refuse=503,chance=30%,verb=delete,resource=pods`
@@ -105,13 +109,14 @@ pub(super) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         return Err(Usage(format!("cannot serve on {address}: {text}")).into());
     }
     start_logs(LogFormat::Text, &arguments.log_level);
+    let ending = Ending::listen()?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .thread_name("io")
         .enable_all()
         .build()
         .context("cannot start the I/O threads; check the limits of processes and memory")?;
-    let outcome = runtime.block_on(until_stopped(arguments, pods));
-    // What is still running after a second signal is not waited for.
+    let outcome = runtime.block_on(until_over(arguments, pods, &ending));
+    // What is still running after a signal is not waited for.
     runtime.shutdown_timeout(Duration::from_millis(100));
     match outcome {
         // Whoever read the output has seen enough.
@@ -125,35 +130,30 @@ fn is_closed(error: &anyhow::Error) -> bool {
     cause.is_some_and(|cause| cause.kind() == io::ErrorKind::BrokenPipe)
 }
 
-async fn until_stopped(arguments: &Arguments, pods: usize) -> anyhow::Result<()> {
-    let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
-    let mut next = async || {
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-        }
-    };
+/// Runs the demo to its end, or until the end is asked for.
+async fn until_over(arguments: &Arguments, pods: usize, ending: &Ending) -> anyhow::Result<()> {
     let started = Clock::system().now();
     let address = arguments.serve.unwrap_or(FREE_PORT);
     let mut screen = Screen::new(Form::suiting(arguments.json));
+    ending.is_live(screen.is_live());
     screen.say(
         None,
         &Line::Starting { nodes: arguments.nodes, pods, faults: arguments.faults.len() },
     )?;
     let mut stage = tokio::select! {
         stage = Stage::set(arguments.nodes, pods, address, arguments.compat, arguments.seed) => stage?,
-        () = next() => return Ok(()),
+        () = ending.asked() => return Ok(()),
     };
     let seconds = stage.now().duration_since(started).as_secs_f64();
     let ready = Line::Ready { took_seconds: rounded(seconds), server: stage.url() };
     screen.say(None, &ready)?;
     let mut came_out = true;
     let played = tokio::select! {
-        played = play(arguments, &mut stage, &mut screen, &mut came_out) => played,
-        () = next() => Ok(()),
+        played = play(arguments, &mut stage, &mut screen, ending, &mut came_out) => Some(played),
+        () = ending.asked() => None,
     };
-    let outcome = match played {
+    let was_asked = played.is_none();
+    let outcome = match played.unwrap_or(Ok(())) {
         Ok(()) if !came_out => Err(anyhow!("the pods are not as they must be, see above")),
         played => played,
     };
@@ -161,14 +161,16 @@ async fn until_stopped(arguments: &Arguments, pods: usize) -> anyhow::Result<()>
         io::ErrorKind::BrokenPipe => Ok(()),
         _ => Err(error),
     })?;
-    let again = async {
-        // Some send a signal to the process and to its group, which is meant as one.
-        tokio::time::sleep(SAME_SIGNAL).await;
-        next().await;
-    };
+    ending.is_live(false);
+    if was_asked {
+        // Nothing outside of this process is waiting for anything, so nothing is ended in order. Its
+        // parts go with the process: taken apart one by one they would complain of each other.
+        std::mem::forget(stage);
+        return outcome;
+    }
     tokio::select! {
         stopped = stage.stop() => outcome.and(stopped),
-        () = again => Err(anyhow!("ended by a second signal")),
+        () = ending.asked() => outcome,
     }
 }
 
@@ -178,6 +180,7 @@ async fn play(
     arguments: &Arguments,
     stage: &mut Stage,
     screen: &mut Screen,
+    ending: &Ending,
     came_out: &mut bool,
 ) -> anyhow::Result<()> {
     let kubeconfig = match arguments.serve {
@@ -185,16 +188,24 @@ async fn play(
         None => None,
     };
     if let Some(kubeconfig) = &kubeconfig {
+        ending.removes(kubeconfig.path().to_owned());
         screen.say(None, &serving(stage, kubeconfig))?;
-        screen.say_text(None, &kubeconfig.at_the_start())?;
+        if !arguments.no_story {
+            screen.say_text(None, &kubeconfig.at_the_start())?;
+        }
     }
     let example = stage.cast.nodes[stage.cast.nodes.len() / 2].clone();
     let metrics = stage.metrics_url();
     stage.befall(&arguments.faults);
     let mut story = Story::begin(stage, screen);
-    let summary = story.tell().await?;
-    *came_out = summary.ok;
-    story.say(&Line::Summary(summary))?;
+    if !arguments.no_story {
+        let summary = story.tell().await?;
+        if !summary.ok {
+            *came_out = false;
+            ending.has_failed();
+        }
+        story.say(&Line::Summary(summary))?;
+    }
     if let Some(kubeconfig) = &kubeconfig {
         story.say_text(&kubeconfig.at_the_end(&example, &metrics))?;
         // Until a signal comes.

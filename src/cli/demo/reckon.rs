@@ -13,7 +13,9 @@ use serde_json::Value;
 pub(super) struct Taint {
     pub(super) key: String,
     pub(super) value: String,
-    /// From when tolerated seconds count: its `timeAdded`, else when it was stored.
+    /// Its `timeAdded`.
+    stamp: Option<Timestamp>,
+    /// From when tolerated seconds count: its `timeAdded`, but no later than when it was stored.
     pub(super) since: Timestamp,
 }
 
@@ -26,15 +28,25 @@ pub(super) fn taints(node: &Value, before: &[Taint], stored: Timestamp) -> Vec<T
         .map(|taint| {
             let (key, value) = (text(taint, "key"), text(taint, "value"));
             let known = before.iter().find(|old| old.key == key && old.value == value);
-            let added = text(taint, "timeAdded").parse().ok();
-            let since = added.or(known.map(|old| old.since)).unwrap_or(stored);
-            Taint { key: key.to_owned(), value: value.to_owned(), since }
+            let stamp: Option<Timestamp> = text(taint, "timeAdded").parse().ok();
+            let since = match known {
+                Some(old) if stamp.is_none() || stamp == old.stamp => old.since,
+                _ => stamp.map_or(stored, |stamp| stamp.min(stored)),
+            };
+            Taint { key: key.to_owned(), value: value.to_owned(), stamp, since }
         })
         .collect()
 }
 
+/// Whether taints are nothing to the pod: it has finished, or the API only shows it.
+pub(super) fn is_left_alone(pod: &Value) -> bool {
+    let phase = pod.get("status").map_or("", |status| text(status, "phase"));
+    let is_mirror = pod.pointer("/metadata/annotations/kubernetes.io~1config.mirror").is_some();
+    is_mirror || matches!(phase, "Succeeded" | "Failed")
+}
+
 /// A toleration of a NoExecute taint.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Toleration {
     /// `None`: any key.
     key: Option<String>,
@@ -57,6 +69,11 @@ impl Toleration {
                 seconds: t["tolerationSeconds"].as_i64(),
             })
             .collect()
+    }
+
+    /// One of all taints, for ever.
+    pub(super) fn of_everything() -> Vec<Self> {
+        vec![Self { key: None, value: None, seconds: None }]
     }
 
     fn is_for(&self, taint: &Taint) -> bool {
@@ -117,7 +134,7 @@ mod tests {
     }
 
     fn taint(key: &str, since: i64) -> Taint {
-        Taint { key: key.to_owned(), value: String::new(), since: at(since) }
+        Taint { key: key.to_owned(), value: String::new(), stamp: None, since: at(since) }
     }
 
     fn due(tolerations: &Value, taints: &[Taint], bound: i64) -> Option<i64> {
@@ -152,7 +169,32 @@ mod tests {
         let passive = json!({"key": "c", "effect": "NoSchedule"});
         let node = json!({"spec": {"taints": [bare, stamped, passive]}});
         let first = taints(&node, &[], at(9));
-        assert_eq!(first, [taint("a", 9), taint("b", 7)]);
+        let since = |taints: &[Taint]| taints.iter().map(|t| t.since).collect::<Vec<_>>();
+        assert_eq!(since(&first), [at(9), at(7)]);
         assert_eq!(taints(&node, &first, at(20)), first);
+    }
+
+    #[test]
+    fn a_taint_counts_from_no_later_than_it_was_stored() {
+        let stamped = |second: i64| {
+            json!({"spec": {"taints": [
+                {"key": "k", "effect": "NoExecute", "timeAdded": at(second).to_string()},
+            ]}})
+        };
+        let first = taints(&stamped(900), &[], at(9));
+        assert_eq!(first[0].since, at(9));
+        assert_eq!(taints(&stamped(900), &first, at(20))[0].since, at(9));
+        assert_eq!(taints(&stamped(15), &first, at(20))[0].since, at(15));
+    }
+
+    #[test]
+    fn finished_pods_and_mirror_pods_are_left_alone() {
+        for phase in ["Succeeded", "Failed"] {
+            assert!(is_left_alone(&json!({"status": {"phase": phase}})));
+        }
+        let mirror = json!({"metadata": {"annotations": {"kubernetes.io/config.mirror": "x"}}});
+        assert!(is_left_alone(&mirror));
+        assert!(!is_left_alone(&json!({"status": {"phase": "Running"}})));
+        assert!(!is_left_alone(&json!({})));
     }
 }

@@ -13,10 +13,11 @@ const RED: &str = "\x1b[31m";
 const GREEN: &str = "\x1b[32m";
 const PLAIN: &str = "\x1b[0m";
 const HIDE_CURSOR: &str = "\x1b[?25l";
-const SHOW_CURSOR: &str = "\x1b[?25h";
 /// A line that is too long is cut instead of broken, so that a row stays a row.
 const CUT_LINES: &str = "\x1b[?7l";
 const BREAK_LINES: &str = "\x1b[?7h";
+/// What sets a terminal right that bears a table.
+pub(super) const AS_FOUND: &str = "\x1b[?25h\x1b[?7h";
 const CLEAR_LINE: &str = "\x1b[K";
 const CLEAR_BELOW: &str = "\x1b[J";
 
@@ -70,6 +71,11 @@ impl<W: Write> Screen<W> {
     /// Whether single pods and states are wanted.
     pub(super) fn is_json(&self) -> bool {
         self.form == Form::Json
+    }
+
+    /// Whether a live table stands below the text.
+    pub(super) fn is_live(&self) -> bool {
+        matches!(self.form, Form::Live { .. })
     }
 
     /// Says it, at so many seconds of the story.
@@ -157,7 +163,7 @@ impl<W: Write> Screen<W> {
     pub(super) fn close(&mut self) -> io::Result<()> {
         if self.table > 0 {
             self.erase()?;
-            write!(self.out, "{SHOW_CURSOR}{BREAK_LINES}")?;
+            write!(self.out, "{AS_FOUND}")?;
         }
         self.out.flush()
     }
@@ -173,10 +179,10 @@ impl<W: Write> Screen<W> {
 
 impl<W: Write> Drop for Screen<W> {
     fn drop(&mut self) {
-        if matches!(self.form, Form::Live { .. }) {
+        if self.is_live() {
             // Nobody is left to tell of a failure.
             let _ = self.erase();
-            let _ = write!(self.out, "{SHOW_CURSOR}{BREAK_LINES}");
+            let _ = write!(self.out, "{AS_FOUND}");
             let _ = self.out.flush();
         }
     }

@@ -153,10 +153,10 @@ impl Line {
                 format!("{node} is tainted {}:NoExecute: {outlook}", short(taint))
             }
             Self::Untainted { node, taint, cancelled: 0, .. } => {
-                format!("{node} is rid of {}:NoExecute", short(taint))
+                format!("{}:NoExecute is off {node}", short(taint))
             }
             Self::Untainted { node, taint, cancelled, .. } => format!(
-                "{node} is rid of {}:NoExecute: {} cancelled, the pods stay",
+                "{}:NoExecute is off {node}: {} cancelled, the pods stay",
                 short(taint),
                 counted(*cancelled, "countdown")
             ),
