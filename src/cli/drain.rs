@@ -8,7 +8,7 @@ use clap::Args;
 
 use super::duration;
 use crate::config::{protection, read_policies};
-use crate::drain::{ConditionRule, LabelExpr, NodeSelector, Policy, Protection, Undrainable};
+use crate::drain::{ConditionRule, LabelExpr, NodeSelector, Policy, Protection};
 
 /// Name of the policy that flags make.
 const NAME: &str = "default";
@@ -115,10 +115,6 @@ impl DrainArguments {
         policy.max_grace = Some(self.max_grace_period);
         policy.headroom = self.eviction_headroom;
         policy.deadline = Some(self.max_grace_period.saturating_add(self.eviction_headroom));
-        if self.skip_drain {
-            // Whether it could be drained plays no part.
-            policy.undrainable = Undrainable::Cordon;
-        }
         policy
     }
 }
@@ -135,6 +131,7 @@ mod tests {
     use clap::Parser;
 
     use super::*;
+    use crate::drain::Undrainable;
 
     #[derive(Debug, Parser)]
     struct Only {
@@ -194,7 +191,7 @@ mod tests {
         assert_eq!(policy.max_grace, Some(Duration::from_secs(120)));
         assert_eq!(policy.deadline, Some(Duration::from_secs(125)));
         assert!(!policy.drain);
-        assert_eq!(policy.undrainable, Undrainable::Cordon);
+        assert_eq!(policy.undrainable, Undrainable::DrainRest, "as draino");
         let pods = &policy.pods;
         assert!(pods.evict_daemonset && pods.evict_statefulset);
         assert!(pods.evict_local_storage && pods.evict_unreplicated);

@@ -54,7 +54,7 @@ pub(super) struct PolicyEntry {
     pub(super) retry: RetryEntry,
     /// Whether a running drain stops when the conditions are over. Default: true.
     pub(super) stop_when_clear: Option<bool>,
-    /// What becomes of a bad node that cannot be drained. Default: `Report`.
+    /// What becomes of a bad node with pods that are not expected to go. Default: `DrainRest`.
     pub(super) undrainable: Option<UndrainableEntry>,
     /// In which order pods go. Default: those with a priority below 2000000000 first, in 80 percent
     /// of the time, then all others.
@@ -211,13 +211,16 @@ pub(super) enum AtDeadlineEntry {
     DeleteRest,
 }
 
-/// What becomes of a bad node that cannot be drained.
+/// What becomes of a bad node with pods that are not expected to go.
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
 pub(super) enum UndrainableEntry {
-    /// It is reported and left as it is.
-    Report,
-    /// It is reported, and cordoned all the same.
+    /// It is cordoned and drained: what the policy protects is left and named, and eviction is tried
+    /// for everything else, whatever is expected of budgets.
+    DrainRest,
+    /// It is cordoned and reported, and not drained.
     Cordon,
+    /// It is reported and left in use.
+    Report,
 }
 
 /// A duration, for example 10m, 1h30m or 90s.

@@ -122,6 +122,7 @@ impl Reader<'_> {
             stop_when_clear: entry.stop_when_clear.unwrap_or(defaults.stop_when_clear),
             undrainable: match entry.undrainable {
                 None => defaults.undrainable,
+                Some(UndrainableEntry::DrainRest) => Undrainable::DrainRest,
                 Some(UndrainableEntry::Report) => Undrainable::Report,
                 Some(UndrainableEntry::Cordon) => Undrainable::Cordon,
             },

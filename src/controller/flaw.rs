@@ -15,6 +15,10 @@ pub(super) enum Flaw {
     UncordonsForeign,
     /// A drain that was begun before the process is not gone on with.
     ForgetsDrains,
+    /// What is foreseen of a node's pods keeps it from being drained, whatever the policy says.
+    TrustsForecasts,
+    /// A drain ends while disruption budgets hold pods that may go.
+    ForgetsHeld,
     /// What a drain ordered once is carried out, whatever has become of the node.
     TrustsOrders,
     /// Drains evict what the policy leaves.

@@ -11,7 +11,7 @@ use crate::clock::Clock;
 use crate::cluster::View;
 use crate::config::Compat;
 use crate::drain::Policy;
-use crate::evict::{Backlog, Order, Orders};
+use crate::evict::{Backlog, Order, Ordered, Orders};
 use crate::model::{NodeName, PodRef, Uid, Verdict};
 use crate::observe::Recorder;
 use crate::pipeline::{SHARDS, Sharded, TimedQueue, WorkQueue, shard_of};
@@ -175,6 +175,18 @@ impl Shared {
             self.orders.enter(pod, order);
             timers.arm(key, due, work);
             due += IN_A_ROW;
+        }
+    }
+
+    /// Tries again at once to evict a pod whose order waits after a refusal, since what held it is gone.
+    pub(super) fn retry_order(&self, ordered: &Ordered) {
+        let (pod, order) = (&ordered.pod, &ordered.order);
+        let key = TimerKey::Drained(pod.uid);
+        let timers = &self.timers[shard_of(order.node.as_str())];
+        // The pause after the refusal does not hold any more.
+        if timers.disarm(&key) {
+            let work = Work::Drain { pod: pod.clone(), order: Arc::clone(order) };
+            timers.arm(key, Instant::now(), work);
         }
     }
 

@@ -1,7 +1,8 @@
 //! Disruption budgets: which of them guards a pod, and whether it would let the pod go.
 //!
-//! Kubernetes' own rules for `pods/eviction`, foreseen. The API server decides; what is found here
-//! tells beforehand which drains cannot end, and names the budget.
+//! Kubernetes' own rules for `pods/eviction`, foreseen. The API server decides: what is found here
+//! puts the budget and its numbers into words, tells when another try is worth it, and stops a drain
+//! only where the policy asks for that.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,6 +16,10 @@ pub enum Obstacle {
     Blocked {
         /// Its name.
         budget: Arc<str>,
+        /// How many healthy pods it needs.
+        needs: i32,
+        /// How many there are.
+        has: i32,
     },
     /// The budget can never be met: somebody must change it, or have more pods.
     Hopeless {
@@ -40,9 +45,11 @@ impl Obstacle {
 impl fmt::Display for Obstacle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Blocked { budget } => {
-                write!(f, "its disruption budget {budget} allows no disruption now")
-            }
+            Self::Blocked { budget, needs, has } => write!(
+                f,
+                "its disruption budget {budget} allows no disruption now: it needs {needs} healthy \
+                 pods and has {has}"
+            ),
             Self::Hopeless { budget, why } => {
                 write!(f, "its disruption budget {budget} can never be met: {why}")
             }
@@ -83,7 +90,7 @@ pub fn obstacle(pod: &Resident, budgets: &[Budget]) -> Option<Obstacle> {
     let name = Arc::clone(&budget.name);
     Some(match hopeless(budget) {
         Some(why) => Obstacle::Hopeless { budget: name, why },
-        None => Obstacle::Blocked { budget: name },
+        None => Obstacle::Blocked { budget: name, needs: budget.desired, has: budget.healthy },
     })
 }
 
@@ -130,8 +137,15 @@ pub(crate) mod tests {
         resident(name).labelled([("app", "web")])
     }
 
-    fn blocked(name: &str) -> Obstacle {
-        Obstacle::Blocked { budget: name.into() }
+    /// Fails unless this budget holds the pod for now, by its own numbers.
+    fn assert_blocked(pod: &Resident, budget: &Budget) {
+        let found = obstacle(pod, std::slice::from_ref(budget));
+        let (needs, has) = (budget.desired, budget.healthy);
+        assert_eq!(
+            found,
+            Some(Obstacle::Blocked { budget: "web".into(), needs, has }),
+            "{budget:?}"
+        );
     }
 
     fn requiring(key: &str, test: Test) -> Selector {
@@ -176,8 +190,8 @@ pub(crate) mod tests {
     fn a_ready_pod_goes_while_more_are_healthy_than_must_be() {
         assert_eq!(obstacle(&web("a"), &[]), None);
         assert_eq!(obstacle(&web("a"), &[budget("web", 1, 3)]), None);
-        assert_eq!(obstacle(&web("a"), &[budget("web", 2, 1)]), Some(blocked("web")));
-        assert_eq!(obstacle(&web("a"), &[budget("web", 1, 0)]), Some(blocked("web")));
+        assert_blocked(&web("a"), &budget("web", 2, 1));
+        assert_blocked(&web("a"), &budget("web", 1, 0));
         let elsewhere = Budget { namespace: "shop".into(), ..budget("web", 2, 1) };
         assert_eq!(obstacle(&web("a"), &[elsewhere]), None);
     }
@@ -186,13 +200,13 @@ pub(crate) mod tests {
     fn a_pod_that_is_not_ready_goes_if_the_others_suffice_or_if_it_always_may() {
         let unready = web("a").unready();
         assert_eq!(obstacle(&unready, &[budget("web", 1, 1)]), None, "it holds no share");
-        assert_eq!(obstacle(&web("a"), &[budget("web", 1, 1)]), Some(blocked("web")));
-        assert_eq!(obstacle(&unready, &[budget("web", 2, 1)]), Some(blocked("web")));
+        assert_blocked(&web("a"), &budget("web", 1, 1));
+        assert_blocked(&unready, &budget("web", 2, 1));
         let always = Budget { lets_unready_go: true, ..budget("web", 2, 1) };
         assert_eq!(obstacle(&unready, std::slice::from_ref(&always)), None);
-        assert_eq!(obstacle(&web("a"), &[always]), Some(blocked("web")));
+        assert_blocked(&web("a"), &always);
         let none_desired = Budget { allowed: 0, ..budget("web", 0, 0) };
-        assert_eq!(obstacle(&unready, &[none_desired]), Some(blocked("web")));
+        assert_blocked(&unready, &none_desired);
     }
 
     #[test]
@@ -246,7 +260,7 @@ pub(crate) mod tests {
             of(Demand::MinAvailable(Amount::Count(3)), 0, 3, 0),
         ];
         for budget in used_up {
-            assert_eq!(obstacle(&web("a"), std::slice::from_ref(&budget)), Some(blocked("web")));
+            assert_blocked(&web("a"), &budget);
         }
     }
 
@@ -263,6 +277,6 @@ pub(crate) mod tests {
     #[test]
     fn a_status_that_is_about_an_older_spec_allows_nothing() {
         let stale = Budget { observed: false, ..budget("web", 1, 3) };
-        assert_eq!(obstacle(&web("a"), &[stale]), Some(blocked("web")));
+        assert_blocked(&web("a"), &stale);
     }
 }

@@ -60,7 +60,11 @@ pub enum News {
     Drained {
         /// For example `node_deleted`.
         cause: &'static str,
+        /// Which pods were left on the node, and why; in the record as well.
+        left: Option<Arc<str>>,
     },
+    /// A drain goes on, and some pods are not going.
+    Waits(Arc<str>),
     /// A drain failed.
     Failed {
         /// For example `deadline`.

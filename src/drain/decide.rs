@@ -122,6 +122,19 @@ pub fn decide(node: &Node, policies: &[Policy], now: Timestamp) -> Step {
     }
 }
 
+/// The cordon of a node that is not to be drained is taken back. It is ours.
+pub fn given_back(record: Record, upkeep: &Upkeep) -> Change {
+    end(record, upkeep, Some(false), News::Uncordoned)
+}
+
+/// Takes away a record that stands only until the condition `DrainScheduled` is set right, if the node
+/// bears one.
+pub fn without_leftover(upkeep: &Upkeep) -> Option<Change> {
+    let record = Record::of(upkeep)?;
+    let is_leftover = record.phase == DrainPhase::Released && record.claims.is_empty();
+    is_leftover.then(|| end(record, upkeep, None, News::None))
+}
+
 /// Whether a drain of this session is to go on evicting, by the node as it is stored.
 pub fn is_draining(node: &Node, session: &str, policies: &[Policy], now: Timestamp) -> bool {
     matches!(decide(node, policies, now), Step::Act(Act::Conduct(record)) if *record.session == *session)
@@ -273,6 +286,10 @@ fn uncordoned_by_others(record: Record, upkeep: &Upkeep, bad: &Badness) -> Step 
 /// Takes the record away, and a request for one more try with it. Only a record can ask for the
 /// condition to be set right; so one stays until that is done, which holds nothing else back.
 fn ended(record: Record, upkeep: &Upkeep, unschedulable: Option<bool>, news: News) -> Step {
+    Step::Act(Act::Write(end(record, upkeep, unschedulable, news)))
+}
+
+fn end(record: Record, upkeep: &Upkeep, unschedulable: Option<bool>, news: News) -> Change {
     let over = Record {
         phase: DrainPhase::Released,
         scheduled: record.scheduled,
@@ -280,7 +297,7 @@ fn ended(record: Record, upkeep: &Upkeep, unschedulable: Option<bool>, news: New
     };
     let record = mark(&over, upkeep).map(|_| over);
     let retry_taken = upkeep.retry_asked;
-    Step::Act(Act::Write(Change { record, unschedulable, retry_taken, news }))
+    Change { record, unschedulable, retry_taken, news }
 }
 
 /// Notes since when a condition is not reported any more, or that it is again.

@@ -62,8 +62,8 @@ pub enum Stay {
     Expected,
     /// The drain waits until the pod has finished.
     UntilFinished,
-    /// The pod would be lost with the node, and somebody does not want that: while it is there, the
-    /// node cannot be drained. cluster-autoscaler would not remove such a node either.
+    /// The pod would be lost with the node, and somebody does not want that: it stays, and is named
+    /// wherever the drain is reported. cluster-autoscaler would not remove such a node.
     ForEver,
 }
 

@@ -14,6 +14,7 @@ mod ledger;
 mod order;
 mod policy;
 mod record;
+mod remaining;
 mod survey;
 mod syntax;
 mod window;
@@ -21,7 +22,7 @@ mod window;
 pub use budget::{Obstacle, obstacle};
 pub use change::{Change, News};
 pub use condition::{ConditionRule, Holding, format_conditions, recorded_conditions};
-pub use decide::{Act, Step, decide, is_draining};
+pub use decide::{Act, Step, decide, given_back, is_draining, without_leftover};
 pub use duration::{DURATION_REMEDY, format_duration, parse_duration};
 pub use expr::LabelExpr;
 pub use filter::{Fate, OwnerUnknown, Stay, Why, fate, owners_needed};
@@ -32,6 +33,7 @@ pub use policy::{
     PriorityGroup, Protection, Retry, Undrainable,
 };
 pub use record::{Claim, Cordon, DrainPhase, ParseRecordError, Record};
+pub use remaining::{Remaining, brief, listed};
 pub use survey::{Hindrance, Left, Survey, survey};
 pub use syntax::SyntaxError;
 pub use window::Window;

@@ -40,7 +40,7 @@ pub struct Policy {
     pub retry: Retry,
     /// Stop a running drain when the conditions have cleared.
     pub stop_when_clear: bool,
-    /// What becomes of a bad node that cannot be drained.
+    /// What becomes of a bad node with pods that are not expected to go.
     pub undrainable: Undrainable,
     /// In which order pods go: groups by priority, ascending by their bounds.
     pub groups: Vec<PriorityGroup>,
@@ -70,7 +70,7 @@ impl Policy {
             at_deadline: AtDeadline::GiveUp,
             retry: Retry::default(),
             stop_when_clear: true,
-            undrainable: Undrainable::Report,
+            undrainable: Undrainable::DrainRest,
             groups: PriorityGroup::defaults(),
             lingering: Duration::from_secs(3600),
             status_taint: None,
@@ -255,13 +255,16 @@ impl Default for Retry {
     }
 }
 
-/// What becomes of a bad node that cannot be drained.
+/// What becomes of a bad node with pods that are not expected to go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Undrainable {
-    /// It is reported and left as it is.
-    Report,
-    /// It is reported, and cordoned all the same.
+    /// It is cordoned and drained all the same: what the policy protects is left and named, and
+    /// eviction is tried for everything else, whatever is expected of budgets.
+    DrainRest,
+    /// It is cordoned and reported, and not drained.
     Cordon,
+    /// It is reported and left in use. If it was cordoned already, the cordon is taken back.
+    Report,
 }
 
 /// A group of pods that go together.

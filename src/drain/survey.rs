@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::PodRules;
 use super::budget::{self, Obstacle};
 use super::filter::{self, Fate, OwnerUnknown, Stay, Why};
+use super::{AtDeadline, PodRules, Policy, Undrainable};
 use crate::model::{Budget, Owners, Phase, PodRef, Resident, later};
 
 /// A scheduler that has not seen the cordon may still bind pods for so long.
@@ -39,7 +39,7 @@ pub struct Left {
     pub stay: Stay,
 }
 
-/// Why a node cannot be drained.
+/// Why a node is not expected to be drained completely.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Hindrance {
     /// A pod is left that must not be lost.
@@ -87,7 +87,7 @@ pub fn survey(
 }
 
 impl Survey {
-    /// Why the node cannot be drained; nothing if it can, sooner or later.
+    /// Why the node is not expected to be drained completely; nothing if it is, sooner or later.
     ///
     /// A budget that is used up is no reason: it may have something left later. Nor is a pod that
     /// runs until it has finished.
@@ -96,6 +96,22 @@ impl Survey {
         let lasting = lasting.map(|(pod, o)| Hindrance::Budget(pod.clone(), o.clone()));
         let unknown = self.unknown.iter().cloned().map(Hindrance::Unknown);
         self.lasting().into_iter().chain(lasting).chain(unknown).collect()
+    }
+
+    /// Why this policy does not drain the node now; nothing if it does.
+    ///
+    /// Under [`Undrainable::DrainRest`] nothing that is expected stops an attempt: a budget, a webhook
+    /// or an operator may answer otherwise once it is asked. Where the rest is deleted at the deadline,
+    /// budgets are no reason under any policy.
+    pub fn vetoes(&self, policy: &Policy) -> Vec<Hindrance> {
+        if policy.undrainable == Undrainable::DrainRest {
+            return Vec::new();
+        }
+        let mut vetoes = self.hindrances();
+        if policy.at_deadline == AtDeadline::DeleteRest {
+            vetoes.retain(|hindrance| !matches!(hindrance, Hindrance::Budget(..)));
+        }
+        vetoes
     }
 
     /// Leaves the pods that came to the node after its drain had begun: they bear the cordon, and so
@@ -115,7 +131,7 @@ impl Survey {
         }
     }
 
-    /// Why the node is not drained although no pod is to go any more: pods that must not be lost.
+    /// The pods that the policy protects: they stay when all others are gone.
     pub fn lasting(&self) -> Vec<Hindrance> {
         let left = self.left.iter().filter(|left| left.stay == Stay::ForEver);
         left.map(|left| Hindrance::Left(left.pod.clone(), left.why.clone())).collect()

@@ -10,7 +10,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
@@ -238,6 +238,8 @@ impl<J: DrainJudge, R: DrainRequests, N: DrainNotices> Drainer<J, R, N> {
                 ?pause, "a disruption budget holds a pod of a drained node back");
             self.notices.blocked(&job.pod, &job.order, message);
         }
+        let asked = after.and_then(|after| self.in_a_while(after));
+        self.orders.update(job.pod.uid, |ordered| ordered.not_before = asked);
         self.wait(job, OrderState::Blocked, pause)
     }
 
@@ -303,14 +305,17 @@ impl<J: DrainJudge, R: DrainRequests, N: DrainNotices> Drainer<J, R, N> {
     }
 
     fn wait(&self, job: &OrderedJob, state: OrderState, pause: Duration) -> Outcome {
-        let next = SignedDuration::try_from(pause)
-            .ok()
-            .and_then(|pause| self.clock.now().saturating_add(pause).ok());
+        let next = self.in_a_while(pause);
         self.orders.update(job.pod.uid, |ordered| {
             ordered.state = state;
             ordered.next_try = next;
         });
         Outcome::Again(pause)
+    }
+
+    fn in_a_while(&self, pause: Duration) -> Option<Timestamp> {
+        let pause = SignedDuration::try_from(pause).ok()?;
+        self.clock.now().saturating_add(pause).ok()
     }
 }
 

@@ -177,12 +177,9 @@ fn drain(given: &Given, grace: Duration, headroom: Duration, file: &mut Writer) 
         file.say(2, "As --skip-drain; no drain is claimed, where draino reports one.");
         file.line(2, "drain: false");
     } else {
-        file.say(
-            2,
-            "Draino cordons what it cannot drain too; Report would leave such a node alone.",
-        );
+        file.say(2, "As draino: what must stay is left, and the rest is evicted.");
     }
-    file.line(2, "undrainable: Cordon");
+    file.line(2, "undrainable: DrainRest");
 }
 
 fn conditions(given: &Given, wrong: &mut Vec<String>) -> Vec<ConditionRule> {

@@ -33,7 +33,7 @@ fn the_defaults_of_draino_become_settings() {
     assert_eq!(policy.max_grace, Some(Duration::from_secs(480)));
     assert_eq!(policy.headroom, Duration::from_secs(30));
     assert_eq!(policy.deadline, Some(Duration::from_secs(510)));
-    assert_eq!(policy.undrainable, Undrainable::Cordon);
+    assert_eq!(policy.undrainable, Undrainable::DrainRest);
     assert!(policy.drain);
 }
 

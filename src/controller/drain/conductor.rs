@@ -77,6 +77,8 @@ struct Troubles {
     capped: bool,
     /// The drain that this process is at, and since when.
     conducted: Option<(Arc<str>, Instant)>,
+    /// When it was said last who remains on it.
+    waits: Option<Instant>,
     /// When its pods were listed last while it was drained.
     listed: Option<Instant>,
 }

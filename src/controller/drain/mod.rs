@@ -64,7 +64,7 @@ impl Drains {
             && record.phase == DrainPhase::Draining
             && leads
         {
-            self.reporter.tell(node, &News::Drained { cause: "node_deleted" });
+            self.reporter.tell(node, &News::Drained { cause: "node_deleted", left: None });
         }
     }
 

@@ -44,9 +44,14 @@ impl Reporter {
                 self.normal(node, "DrainCancelled", &format!("Drain called off: {why}"));
             }
             News::Started => self.normal(node, "DrainStarting", "Draining node"),
-            News::Drained { cause } => {
+            News::Drained { cause, left } => {
                 self.metrics.drained("succeeded", cause);
-                self.normal(node, "DrainSucceeded", "Drained node");
+                let left = left.as_ref().map(|left| format!("; {left}")).unwrap_or_default();
+                self.normal(node, "DrainSucceeded", &format!("Drained node{left}"));
+            }
+            News::Waits(why) => {
+                let message = format!("Drain waits, and eviction is tried again: {why}");
+                self.warning(node, "DrainWaits", &message);
             }
             News::Failed { cause, why } => {
                 self.metrics.drained("failed", cause);
@@ -95,7 +100,7 @@ impl Reporter {
         }
     }
 
-    /// These pods keep their node from being drained.
+    /// These pods are left on their node, or keep it from being drained.
     pub(super) fn hindering(&self, hindrances: &[Hindrance]) {
         // What is to be mended is seen by a few; a node of a hundred such pods is no hundred news.
         const TOLD: usize = 10;

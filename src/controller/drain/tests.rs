@@ -10,6 +10,7 @@ mod endings;
 mod evictions;
 mod leftovers;
 mod names;
+mod rest;
 mod restarts;
 
 use std::sync::Arc;
@@ -282,6 +283,32 @@ impl Stage {
     fn delete_pod(&self, name: &str) {
         let options = DeleteOptions { grace_period_seconds: Some(0), ..DeleteOptions::default() };
         self.cluster.store().delete(Resource::Pods, "default", name, &options).unwrap();
+    }
+
+    /// The budget `name` over the pods with this label `app`, which needs so many healthy ones of so
+    /// many that there are.
+    fn strict_budget(&self, name: &str, app: &str, demand: Value, pods: i64) {
+        let mut spec = demand;
+        spec["selector"] = json!({"matchLabels": {"app": app}});
+        let budget = json!({
+            "metadata": {"name": name, "namespace": "default"},
+            "spec": spec,
+            "status": {
+                "observedGeneration": 1, "disruptionsAllowed": 0, "desiredHealthy": pods,
+                "currentHealthy": pods, "expectedPods": pods,
+            },
+        });
+        self.cluster.store().insert(Resource::PodDisruptionBudgets, budget).unwrap();
+    }
+
+    fn remove_budget(&self, name: &str) {
+        let (budgets, options) = (Resource::PodDisruptionBudgets, DeleteOptions::default());
+        self.cluster.store().delete(budgets, "default", name, &options).unwrap();
+    }
+
+    /// A ready pod of this app.
+    fn pod_of(&self, app: &str, name: &str, node: &str) {
+        self.pod_with(name, node, |pod| pod["metadata"]["labels"]["app"] = json!(app));
     }
 
     /// A budget over the pods with `app=web` that lets so many go.

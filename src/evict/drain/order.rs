@@ -83,10 +83,30 @@ pub struct Ordered {
     pub last_error: Option<String>,
     /// When the next try comes, while one is waited for.
     pub next_try: Option<Timestamp>,
+    /// The server asked not to be asked again before this.
+    pub not_before: Option<Timestamp>,
     /// Its going was announced.
     pub(super) announced: bool,
     /// What was reported: kinds of failures and names of budgets.
     pub(super) reported: AHashSet<String>,
+}
+
+impl Ordered {
+    /// What the API server said last, if it did not take the eviction.
+    pub fn refusal(&self) -> Option<&str> {
+        let is_refused = matches!(
+            self.state,
+            OrderState::Blocked | OrderState::SeveralBudgets | OrderState::Failing(_)
+        );
+        self.last_error.as_deref().filter(|_| is_refused)
+    }
+
+    /// Whether it waits for a disruption budget, and may be asked again for before its pause is over.
+    pub fn waits_for_budget(&self, now: Timestamp) -> bool {
+        matches!(self.state, OrderState::Blocked | OrderState::SeveralBudgets)
+            && self.next_try.is_some_and(|next| next > now)
+            && self.not_before.is_none_or(|at| at <= now)
+    }
 }
 
 /// The pods that are ordered to go and not yet gone, by UID: a record for people, for the drain and
@@ -107,13 +127,16 @@ impl Orders {
             refusals: 0,
             last_error: None,
             next_try: None,
+            not_before: None,
             announced: false,
             reported: AHashSet::new(),
         });
         // That budgets are not asked any more is news.
         entry.announced &= entry.order.delete == order.delete;
+        if entry.order != *order {
+            (entry.next_try, entry.not_before) = (None, None);
+        }
         entry.order = Arc::clone(order);
-        entry.next_try = None;
     }
 
     /// Takes a pod out. Returns whether it was in.

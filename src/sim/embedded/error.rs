@@ -197,6 +197,12 @@ impl ApiError {
         error
     }
 
+    /// What an admission webhook denies, with the code that it chose.
+    pub fn denied_by_webhook(webhook: &str, code: u16) -> Self {
+        let message = format!("admission webhook \"{webhook}\" denied the request: not now");
+        Self { code, reason: "", message, details: Value::Null }
+    }
+
     /// 500.
     pub fn internal(cause: &str) -> Self {
         let mut error =

@@ -26,6 +26,13 @@ pub enum Fault {
         /// `Retry-After`, in seconds.
         retry_after: Option<u32>,
     },
+    /// An admission webhook denies the request, which is not carried out.
+    Deny {
+        /// The webhook's name.
+        webhook: String,
+        /// Status code: the webhook's choice.
+        code: u16,
+    },
     /// The request is not carried out and never answered; the connection stays open.
     Hang,
     /// The request is not carried out and the connection breaks.

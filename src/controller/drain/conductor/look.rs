@@ -9,7 +9,8 @@ use super::{Conductor, Surveyed, Went};
 use crate::backoff::Backoff;
 use crate::cluster::{RequestError, StoredNode};
 use crate::drain::{
-    Change, DrainPhase, Hindrance, News, Policy, Record, Survey, owners_needed, survey,
+    Change, Cordon, DrainPhase, Hindrance, News, Policy, Record, Survey, Undrainable, brief,
+    given_back, listed, owners_needed, survey,
 };
 use crate::model::{Budget, Node, NodeName, Resident, second_of};
 #[cfg(test)]
@@ -24,15 +25,24 @@ const BUDGETS_LAST: Duration = Duration::from_secs(1);
 const SURVEY_LASTS: Duration = Duration::from_secs(1);
 
 impl Conductor {
-    /// Keeps a node cordoned that cannot be drained now.
+    /// Leaves a node alone that the policy does not drain as it is now: our cordon is taken back if
+    /// the policy wants such nodes in use, and stays otherwise.
     pub(super) async fn hold(
         &self,
         stored: &StoredNode,
+        policy: &Policy,
         record: Record,
-        why: Arc<str>,
-        hindrances: &[Hindrance],
+        vetoes: &[Hindrance],
     ) -> Result<Went, RequestError> {
-        let pause = self.hindered(&stored.node, &why, hindrances);
+        let why = in_one_line(vetoes);
+        let pause = self.hindered(&stored.node, &why, vetoes);
+        if policy.undrainable == Undrainable::Report
+            && record.cordon == Cordon::Ours
+            && let Some(upkeep) = stored.node.upkeep.as_deref()
+        {
+            self.shared.cancel_orders(&stored.node.name);
+            return self.write(stored, given_back(record, upkeep)).await;
+        }
         if record.why.as_deref() == Some(&*why) && record.phase == DrainPhase::Cordoned {
             let until = Instant::now() + pause;
             self.trouble(&stored.node.name, |troubles| troubles.undrainable_until = Some(until));
@@ -71,7 +81,25 @@ impl Conductor {
         UNTIL_DRAINABLE.pause(times, who.into())
     }
 
-    /// The pods of a node, sorted by what a drain does with them.
+    /// Why the policy does not drain the node as it is now. Where it does in any case, nothing is
+    /// asked: neither the list of the pods nor that of the budgets may hold a cordon back.
+    pub(super) async fn vetoes(
+        &self,
+        node: &Node,
+        policy: &Policy,
+    ) -> Result<Vec<Hindrance>, RequestError> {
+        #[cfg(test)]
+        if self.shared.flaw == Some(Flaw::TrustsForecasts) {
+            return Ok(self.survey(node, policy).await?.hindrances());
+        }
+        if policy.undrainable == Undrainable::DrainRest {
+            return Ok(Vec::new());
+        }
+        Ok(self.survey(node, policy).await?.vetoes(policy))
+    }
+
+    /// The pods of a node, sorted by what a drain does with them; and what stands in their way, if the
+    /// policy goes by that.
     pub(super) async fn survey(
         &self,
         node: &Node,
@@ -85,7 +113,10 @@ impl Conductor {
         }
         let at = Instant::now();
         let pods = self.api.list_pods_on(&node.name).await?;
-        let budgets = self.budgets().await?;
+        let budgets = match policy.undrainable {
+            Undrainable::DrainRest => Arc::default(),
+            Undrainable::Cordon | Undrainable::Report => self.budgets(BUDGETS_LAST).await?,
+        };
         let survey = self.sorted(pods, policy, &budgets).await;
         let known = Surveyed { at, policy: Arc::clone(&policy.name), survey: survey.clone() };
         self.surveys.insert(node.name.clone(), known);
@@ -114,14 +145,13 @@ impl Conductor {
         survey(pods, rules, &owners, budgets)
     }
 
-    /// The budgets of all namespaces. Who asks at the same time shares one answer, also a bad one.
-    pub(super) async fn budgets(&self) -> Result<Arc<[Budget]>, RequestError> {
+    /// The budgets of all namespaces, no older than this. Who asks at the same time shares one answer,
+    /// also a bad one.
+    pub(super) async fn budgets(&self, no_older: Duration) -> Result<Arc<[Budget]>, RequestError> {
         let answer = {
             let mut asked = self.budgets.lock();
             match &*asked {
-                Some((begun, answer))
-                    if begun.elapsed() < BUDGETS_LAST || !answer.initialized() =>
-                {
+                Some((begun, answer)) if begun.elapsed() < no_older || !answer.initialized() => {
                     Arc::clone(answer)
                 }
                 _ => {
@@ -135,23 +165,7 @@ impl Conductor {
     }
 }
 
-/// Why a node cannot be drained, in one line; `None` if it can.
-pub(super) fn in_one_line(all: &[Hindrance]) -> Option<Arc<str>> {
-    /// More are counted only.
-    const NAMED: usize = 3;
-    if all.is_empty() {
-        return None;
-    }
-    let named: Vec<String> = all.iter().take(NAMED).map(ToString::to_string).collect();
-    let more = match all.len().saturating_sub(NAMED) {
-        0 => String::new(),
-        more => format!("; and {more} more"),
-    };
-    Some(cut(&format!("{}{more}", named.join("; "))))
-}
-
-/// As much as an annotation and an event can take of somebody else's words.
-pub(super) fn cut(text: &str) -> Arc<str> {
-    const MOST: usize = 800;
-    text.chars().take(MOST).collect::<String>().into()
+/// Why a node is not drained, in one line.
+pub(super) fn in_one_line(vetoes: &[Hindrance]) -> Arc<str> {
+    brief(&listed(vetoes).unwrap_or_default())
 }

@@ -7,7 +7,9 @@ use jiff::Timestamp;
 use super::look::in_one_line;
 use super::{Conductor, UNTIL_ROOM, Went, is_unschedulable};
 use crate::cluster::{RequestError, StoredNode};
-use crate::drain::{Change, Claim, Cordon, DrainPhase, News, Policy, Record, Undrainable};
+use crate::drain::{
+    Change, Claim, Cordon, DrainPhase, News, Policy, Record, Undrainable, without_leftover,
+};
 use crate::model::{ConditionStatus, NodeName, later, second_of};
 
 impl Conductor {
@@ -28,20 +30,26 @@ impl Conductor {
         record.failures = failures;
         let mut scheduled = None;
         if policy.drain && node.ready.status != ConditionStatus::Unknown {
-            let hindrances = self.survey(node, policy).await?.hindrances();
-            match in_one_line(&hindrances) {
-                None => scheduled = Some(self.slot(&node.name, policy)),
-                Some(why) => {
-                    let pause = self.hindered(node, &why, &hindrances);
-                    if !is_foreign && policy.undrainable == Undrainable::Report {
+            let vetoes = self.vetoes(node, policy).await?;
+            if vetoes.is_empty() {
+                scheduled = Some(self.slot(&node.name, policy));
+            } else {
+                let why = in_one_line(&vetoes);
+                let pause = self.hindered(node, &why, &vetoes);
+                if !is_foreign && policy.undrainable == Undrainable::Report {
+                    {
                         let mut ledger = self.drains.ledger.lock();
                         ledger.give_back(&node.name);
                         ledger.withdraw(&node.name);
-                        return Ok(Went::Later(pause));
                     }
-                    record.next = Some(second_of(self.after(pause)));
-                    record.why = Some(why);
+                    // Of a cordon that was taken back.
+                    if let Some(change) = node.upkeep.as_deref().and_then(without_leftover) {
+                        self.write(stored, change).await?;
+                    }
+                    return Ok(Went::Later(pause));
                 }
+                record.next = Some(second_of(self.after(pause)));
+                record.why = Some(why);
             }
         }
         if let Some(at) = scheduled {
@@ -72,9 +80,9 @@ impl Conductor {
         record: Record,
     ) -> Result<Went, RequestError> {
         let node = &stored.node;
-        let hindrances = self.survey(node, policy).await?.hindrances();
-        if let Some(why) = in_one_line(&hindrances) {
-            return self.hold(stored, record, why, &hindrances).await;
+        let vetoes = self.vetoes(node, policy).await?;
+        if !vetoes.is_empty() {
+            return self.hold(stored, policy, record, &vetoes).await;
         }
         let at = self.slot(&node.name, policy);
         let record = Record {

@@ -8,15 +8,23 @@ use jiff::Timestamp;
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
-use super::look::{cut, in_one_line};
 use super::plan::whole_up;
 use super::{Conductor, Went};
 use crate::backoff::Backoff;
 use crate::cluster::{RequestError, StoredNode};
-use crate::drain::{AtDeadline, Change, Cordon, DrainPhase, News, Policy, Record, Survey, turn};
-use crate::evict::Order;
-use crate::model::{Node, NodeName, PodRef, Resident, later, second_of};
+#[cfg(test)]
+use crate::controller::flaw::Flaw;
+use crate::drain::{
+    AtDeadline, Change, Cordon, DrainPhase, News, Policy, Record, Remaining, Survey, Undrainable,
+    brief, obstacle, turn,
+};
+use crate::evict::{Order, OrderState, Ordered};
+use crate::model::{Budget, Node, NodeName, PodRef, Resident, Uid, later, second_of};
 
+/// Who remains on a node is said this often at the most.
+const SAID_AGAIN: Duration = Duration::from_secs(60);
+/// Budgets are read again when they are older, while pods of drained nodes wait for them.
+const BUDGETS_FRESH: Duration = Duration::from_secs(3);
 /// The pods of a node that is drained are listed this often at the most.
 const LIST_EVERY: Duration = Duration::from_secs(1);
 
@@ -29,9 +37,9 @@ impl Conductor {
     ) -> Result<Went, RequestError> {
         let node = &stored.node;
         let survey = self.survey(node, policy).await?;
-        let hindrances = survey.hindrances();
-        if let Some(why) = in_one_line(&hindrances) {
-            return self.hold(stored, record, why, &hindrances).await;
+        let vetoes = survey.vetoes(policy);
+        if !vetoes.is_empty() {
+            return self.hold(stored, policy, record, &vetoes).await;
         }
         let now = second_of(self.shared.clock.now());
         let is_retry = record.phase == DrainPhase::Failed;
@@ -50,11 +58,13 @@ impl Conductor {
             deadline: Some(deadline(policy, &survey, now)),
             ended: None,
             next: None,
-            why: None,
+            why: Remaining::of(&survey, &AHashMap::new(), &[]).summary(),
             extended: false,
             ..record
         };
-        self.trouble(&node.name, |troubles| (troubles.hindered, troubles.why) = (0, None));
+        self.trouble(&node.name, |troubles| {
+            (troubles.hindered, troubles.why, troubles.waits) = (0, None, None);
+        });
         let change = Change { news: News::Started, retry_taken: true, ..Change::note(record) };
         self.write(stored, change).await
     }
@@ -84,15 +94,30 @@ impl Conductor {
         let mut survey = self.sorted(pods, policy, &[]).await;
         survey.leave_later(started);
         let now = self.shared.clock.now();
-        for ordered in self.shared.orders.on(&node.name) {
+        let mut ordered = self.shared.orders.on(&node.name);
+        ordered.retain(|ordered| {
             // Somebody may have protected it since.
             let uid = ordered.pod.uid;
-            if !survey.still_to_go().iter().any(|pod| pod.reference.uid == uid) {
+            let goes = survey.still_to_go().iter().any(|pod| pod.reference.uid == uid);
+            if !goes {
                 self.shared.cancel_order(&node.name, uid);
             }
+            goes
+        });
+        let protected = survey.lasting();
+        if policy.undrainable == Undrainable::Report && !protected.is_empty() {
+            return self.hold(stored, policy, record.clone(), &protected).await;
+        }
+        #[cfg(test)]
+        if self.shared.flaw == Some(Flaw::ForgetsHeld) {
+            let is_held = |pod: &Resident| {
+                let uid = pod.reference.uid;
+                ordered.iter().any(|o| o.pod.uid == uid && o.state == OrderState::Blocked)
+            };
+            survey.go.retain(|pod| !is_held(pod));
         }
         if survey.is_drained() {
-            return self.finish(stored, record.clone(), &survey).await;
+            return self.finish(stored, policy, record.clone(), &survey).await;
         }
         for unknown in &survey.unknown {
             debug!(node = %node.name, error = %unknown, "a pod of the drain cannot be judged yet");
@@ -127,28 +152,104 @@ impl Conductor {
             self.drains.reporter.grace_cut(node, cut.len(), most);
             self.shared.order_evictions(&cut, &order(Some(seconds)));
         }
+        let remaining = self.remaining(&survey, &ordered).await;
+        self.say_who_remains(stored, record, &remaining).await
+    }
+
+    /// Which pods are still on a node, and why, for people. An order that its budget does not hold any
+    /// more is tried again at once: a budget's change reaches a drain within two looks at its node.
+    async fn remaining(&self, survey: &Survey, ordered: &[Ordered]) -> Remaining {
+        let refusals = |ordered: &Ordered| Some((ordered.pod.uid, ordered.refusal()?.to_owned()));
+        let refusals: AHashMap<Uid, String> = ordered.iter().filter_map(refusals).collect();
+        let is_held = |ordered: &&Ordered| {
+            matches!(ordered.state, OrderState::Blocked | OrderState::SeveralBudgets)
+        };
+        let mut budgets: Arc<[Budget]> = Arc::default();
+        if ordered.iter().any(|ordered| is_held(&ordered)) {
+            match self.budgets(BUDGETS_FRESH).await {
+                Ok(known) => {
+                    budgets = known;
+                    self.retry_released(survey, ordered.iter().filter(is_held), &budgets);
+                }
+                // The API server asks them at the next try in any case.
+                Err(error) => debug!(%error, "the disruption budgets cannot be listed"),
+            }
+        }
+        Remaining::of(survey, &refusals, &budgets)
+    }
+
+    fn retry_released<'a>(
+        &self,
+        survey: &Survey,
+        held: impl Iterator<Item = &'a Ordered>,
+        budgets: &[Budget],
+    ) {
+        let now = self.shared.clock.now();
+        for ordered in held.filter(|ordered| ordered.waits_for_budget(now)) {
+            let uid = ordered.pod.uid;
+            let pod = survey.go.iter().find(|pod| pod.reference.uid == uid);
+            if pod.is_some_and(|pod| obstacle(pod, budgets).is_none()) {
+                debug!(pod = %ordered.pod, "no disruption budget holds the pod any more");
+                self.shared.retry_order(ordered);
+            }
+        }
+    }
+
+    /// Says on the node who remains there while it is drained, if that is news and not too often.
+    async fn say_who_remains(
+        &self,
+        stored: &StoredNode,
+        record: &Record,
+        remaining: &Remaining,
+    ) -> Result<Went, RequestError> {
+        // Who is left was said at the beginning, and a process that has just started was refused nothing
+        // yet. What was left at a deadline stays written down.
+        let Some(why) = remaining.summary().filter(|_| !remaining.held.is_empty()) else {
+            return Ok(Went::Done);
+        };
+        if record.forced || record.why.as_ref() == Some(&why) {
+            return Ok(Went::Done);
+        }
+        let now = Instant::now();
+        let is_due = self.trouble(&stored.node.name, |troubles| {
+            let is_due = troubles.waits.is_none_or(|at| now >= at + SAID_AGAIN);
+            if is_due {
+                troubles.waits = Some(now);
+            }
+            is_due
+        });
+        if !is_due {
+            return Ok(Went::Done);
+        }
+        let news = News::Waits(Arc::clone(&why));
+        let record = Record { why: Some(why), ..record.clone() };
+        self.write(stored, Change { news, ..Change::note(record) }).await?;
         Ok(Went::Done)
     }
 
-    /// Ends a drain that has nothing left to evict.
+    /// Ends a drain that has nothing left to evict. What the policy protects is no part of it, unless
+    /// the policy says so.
     async fn finish(
         &self,
         stored: &StoredNode,
+        policy: &Policy,
         record: Record,
         survey: &Survey,
     ) -> Result<Went, RequestError> {
-        let hindrances = survey.lasting();
-        if let Some(why) = in_one_line(&hindrances) {
-            return self.hold(stored, record, why, &hindrances).await;
+        let protected = survey.lasting();
+        if policy.undrainable != Undrainable::DrainRest && !protected.is_empty() {
+            return self.hold(stored, policy, record, &protected).await;
         }
+        let left = Remaining::of(survey, &AHashMap::new(), &[]).summary();
         let record = Record {
             phase: DrainPhase::Drained,
             ended: Some(second_of(self.shared.clock.now())),
             next: None,
-            why: None,
+            why: left.clone(),
             ..record
         };
-        let news = News::Drained { cause: "evicted" };
+        self.drains.reporter.hindering(&protected);
+        let news = News::Drained { cause: "evicted", left };
         self.write(stored, Change { news, ..Change::note(record) }).await
     }
 
@@ -173,13 +274,14 @@ impl Conductor {
         let node = &stored.node;
         let survey = self.survey(node, policy).await?;
         if survey.is_drained() {
-            return self.finish(stored, record, &survey).await;
+            return self.finish(stored, policy, record, &survey).await;
         }
         let now = second_of(self.shared.clock.now());
         if let Some(record) = self.extended(node, &record, now) {
             return self.write(stored, Change::note(record)).await;
         }
-        let left: Arc<str> = cut(&left(&survey));
+        let remaining = self.remaining(&survey, &self.shared.orders.on(&node.name)).await;
+        let left = brief(&left(&survey, &remaining));
         if policy.at_deadline == AtDeadline::DeleteRest && !record.forced {
             warn!(node = %node.name, %left, "the drain's deadline is over; what is left is deleted");
             let record = Record {
@@ -238,23 +340,15 @@ impl Conductor {
     }
 }
 
-/// What a drain has left, in one line.
-fn left(survey: &Survey) -> String {
+/// What a drain has left at its deadline, in one line.
+fn left(survey: &Survey, remaining: &Remaining) -> String {
     const NAMED: usize = 3;
     let pods: Vec<_> = survey.go.iter().chain(&survey.going).collect();
     let named: Vec<String> = pods.iter().take(NAMED).map(|pod| pod.reference.to_string()).collect();
-    let obstacles: Vec<String> = survey
-        .obstacles
-        .iter()
-        .take(NAMED)
-        .map(|(pod, obstacle)| format!("{pod}: {obstacle}"))
-        .collect();
     let count = pods.len() + survey.unknown.len();
-    if obstacles.is_empty() {
-        format!("{count} pods are left: {}", named.join(", "))
-    } else {
-        format!("{count} pods are left: {}; {}", named.join(", "), obstacles.join("; "))
-    }
+    let why = remaining.summary().map(|why| format!("; {why}")).unwrap_or_default();
+    let pods = if count == 1 { "1 pod is".to_owned() } else { format!("{count} pods are") };
+    format!("{pods} not gone: {}{why}", named.join(", "))
 }
 
 fn deadline(policy: &Policy, survey: &Survey, now: Timestamp) -> Timestamp {

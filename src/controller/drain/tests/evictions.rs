@@ -1,6 +1,7 @@
 //! From the first eviction to a node without pods, with refusals on the way.
 
 use super::*;
+use crate::drain::Undrainable;
 use crate::sim::embedded::Resource::{DaemonSets, PodDisruptionBudgets, Pods, StatefulSets};
 
 #[tokio::test(start_paused = true)]
@@ -119,8 +120,17 @@ async fn without_the_list_of_its_pods_no_node_counts_as_drained() {
 
 #[tokio::test(start_paused = true)]
 async fn a_drain_that_stands_still_says_why_on_its_node() {
-    for what in [Pods, PodDisruptionBudgets] {
-        let mut stage = stage(notice(10));
+    // Who goes by forecasts needs the budgets for them.
+    let cases = [
+        (Pods, Undrainable::DrainRest),
+        (Pods, Undrainable::Report),
+        (PodDisruptionBudgets, Undrainable::Cordon),
+    ];
+    for (what, undrainable) in cases {
+        let mut stage = stage(|policy| {
+            policy.pace.notice = Duration::from_secs(10);
+            policy.undrainable = undrainable;
+        });
         stage.bad_node("n1");
         stage.pod("a", "n1");
         seconds(5).await;
@@ -154,8 +164,9 @@ async fn each_standstill_of_a_drain_under_way_is_told_of_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_is_not_cordoned_while_the_owner_of_a_pod_cannot_be_asked_for() {
-    let mut stage = stage(|_| {});
+async fn a_node_is_not_cordoned_while_the_owner_of_a_pod_cannot_be_asked_for_if_it_is_to_stay_in_use()
+ {
+    let mut stage = stage(|policy| policy.undrainable = Undrainable::Report);
     stage.refuse(Verb::Get, StatefulSets, "", 500, None);
     stage.node("n1");
     stage.pod_with("a", "n1", |pod| {
@@ -197,8 +208,9 @@ async fn pods_of_a_daemon_set_stay_on_a_drained_node() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_with_a_pod_that_would_be_lost_is_told_of_and_others_go_on() {
-    let mut stage = stage(|_| {});
+async fn a_node_with_a_pod_that_would_be_lost_is_told_of_and_others_go_on_if_it_is_to_stay_in_use()
+{
+    let mut stage = stage(|policy| policy.undrainable = Undrainable::Report);
     stage.node("n1");
     stage.lone_pod("lone", "n1");
     stage.report("n1", "Bad", "True");

@@ -81,6 +81,7 @@ async fn a_drain_under_way_goes_on_with_its_session_and_its_deadline() {
     seconds(60).await;
     let before = stage.record("n1").unwrap();
     assert_eq!((before.phase, stage.gone().len()), (DrainPhase::Draining, 1));
+    assert!(before.why.is_some(), "it says who is held, also after the restart");
     stage.restart_after(60).await;
     seconds(60).await;
     assert_eq!((stage.record("n1"), stage.gone().len()), (Some(before.clone()), 1));

@@ -10,7 +10,7 @@ const TAINTS: &str = "taint-eviction-controller";
 /// Component of the events of cordons and drains.
 const DRAINS: &str = "ostrakon";
 /// Kind, type and reason of those about cordons and drains.
-const OF_DRAINS: [(&str, &str, &str); 19] = [
+const OF_DRAINS: [(&str, &str, &str); 20] = [
     ("Node", "Normal", "CordonStarting"),
     ("Node", "Normal", "CordonSucceeded"),
     ("Node", "Warning", "CordonFailed"),
@@ -25,6 +25,7 @@ const OF_DRAINS: [(&str, &str, &str); 19] = [
     ("Node", "Normal", "DrainSucceeded"),
     ("Node", "Warning", "DrainFailed"),
     ("Node", "Warning", "DrainStalled"),
+    ("Node", "Warning", "DrainWaits"),
     ("Node", "Warning", "DrainedNodeLingers"),
     ("Node", "Warning", "DrainRecordUnreadable"),
     ("Node", "Warning", "GracePeriodCut"),

@@ -87,6 +87,9 @@ impl Api {
             Some(Fault::Refuse { code, retry_after }) => {
                 Ok(refusal(&ApiError::with_code(code, retry_after)))
             }
+            Some(Fault::Deny { webhook, code }) => {
+                Ok(refusal(&ApiError::denied_by_webhook(&webhook, code)))
+            }
             Some(Fault::Hang) => std::future::pending().await,
             Some(Fault::Cut) => Err(Broken),
             Some(Fault::LoseAnswer) => {
