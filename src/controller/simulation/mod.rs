@@ -25,6 +25,12 @@
 //! events, draino's condition and annotation have the known words (P7), and at the end that each node
 //! is what it has to be by then (P2), and that the metrics are those of `docs/metrics.md` (P7).
 //!
+//! In a third kind of stories, budgets and protections come, go and stay hopeless, two budgets guard
+//! one pod, and webhooks deny evictions, under each way to treat a node that is not expected to be
+//! drained. There the observer checks besides that a node is cordoned whatever is foreseen of its pods
+//! where the policy drains the rest, that no drain ends before all went that may go (P2), and that a
+//! cordon is given back only where the policy wants that, and for a pod that cannot go (P6).
+//!
 //! `OSTRAKON_SEED=n cargo test --lib controller::simulation` replays one story, and with
 //! `RUST_LOG=ostrakon=trace` and `-- --nocapture` tells all that is asked, stored and said in it;
 //! `make soak SEEDS=n FROM=m` plays n from the m-th on.
@@ -42,6 +48,8 @@ use story::{Subject, play};
 const SEEDS: u64 = 10_000;
 /// Those of drains.
 const DRAIN_SEEDS: u64 = 3_000;
+/// Those of budgets and protections.
+const BUDGET_SEEDS: u64 = 2_000;
 
 /// What is wrong with both replicas on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,6 +79,10 @@ enum Broken {
     TrustsOrders,
     /// P2: a drain that was begun before a restart is not gone on with.
     ForgetsDrains,
+    /// P2: what is foreseen of a node's pods keeps it from being drained.
+    TrustsForecasts,
+    /// P2: a drain ends although a budget holds pods that may go.
+    ForgetsHeld,
     /// P5: nodes are cordoned however many are out of use.
     IgnoresCap,
     /// P6: the cordon goes with the record, whose ever it is.
@@ -85,7 +97,10 @@ impl Broken {
             Self::IgnoresUid | Self::TrustsTimers | Self::EvictsProtected | Self::TrustsOrders => {
                 "P1"
             }
-            Self::ForgetsFailures | Self::ForgetsDrains => "P2",
+            Self::ForgetsFailures
+            | Self::ForgetsDrains
+            | Self::TrustsForecasts
+            | Self::ForgetsHeld => "P2",
             Self::CountsFromObservation => "P3",
             Self::DoesNotElect | Self::WritesUngated => "P4",
             Self::IgnoresCap => "P5",
@@ -103,6 +118,7 @@ impl Broken {
             | Self::IgnoresCap
             | Self::UncordonsForeign
             | Self::OtherDrainWords => Subject::Drains,
+            Self::TrustsForecasts | Self::ForgetsHeld => Subject::Budgets,
             _ => Subject::Taints,
         }
     }
@@ -115,6 +131,8 @@ impl Broken {
             Self::EvictsProtected => Some(Flaw::EvictsProtected),
             Self::TrustsOrders => Some(Flaw::TrustsOrders),
             Self::ForgetsDrains => Some(Flaw::ForgetsDrains),
+            Self::TrustsForecasts => Some(Flaw::TrustsForecasts),
+            Self::ForgetsHeld => Some(Flaw::ForgetsHeld),
             Self::IgnoresCap => Some(Flaw::IgnoresCap),
             Self::UncordonsForeign => Some(Flaw::UncordonsForeign),
             _ => None,
@@ -139,6 +157,13 @@ fn no_story_of_drains_breaks_a_promise() {
     assert!(stories == 1 || evicted > stories, "the stories must be about something: {evicted}");
     assert!(stories == 1 || drained > stories / 2, "drains must come to their end: {drained}");
     assert!(stories == 1 || writers > stories, "leaders must change: {writers}");
+}
+
+#[test]
+fn no_story_of_budgets_and_protections_breaks_a_promise() {
+    let (stories, Sum { evicted, drained, .. }) = tell(Subject::Budgets, BUDGET_SEEDS);
+    assert!(stories == 1 || evicted > stories, "the stories must be about something: {evicted}");
+    assert!(stories == 1 || drained > stories / 2, "drains must come to their end: {drained}");
 }
 
 /// Stories in which a promise was broken once.
@@ -231,7 +256,7 @@ impl Sum {
 
 #[test]
 fn the_same_seed_tells_the_same_story() {
-    for subject in [Subject::Taints, Subject::Drains] {
+    for subject in [Subject::Taints, Subject::Drains, Subject::Budgets] {
         for seed in 0..10 {
             let told = || play(subject, seed, Broken::Nothing);
             assert_eq!(told(), told(), "{subject:?}, seed {seed}");
@@ -241,7 +266,7 @@ fn the_same_seed_tells_the_same_story() {
 
 #[test]
 fn every_broken_controller_is_caught() {
-    const ALL: [Broken; 14] = [
+    const ALL: [Broken; 16] = [
         Broken::IgnoresUid,
         Broken::TrustsTimers,
         Broken::ForgetsFailures,
@@ -254,6 +279,8 @@ fn every_broken_controller_is_caught() {
         Broken::EvictsProtected,
         Broken::TrustsOrders,
         Broken::ForgetsDrains,
+        Broken::TrustsForecasts,
+        Broken::ForgetsHeld,
         Broken::IgnoresCap,
         Broken::UncordonsForeign,
     ];

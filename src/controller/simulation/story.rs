@@ -64,6 +64,8 @@ pub(super) struct Played {
 pub(super) enum Subject {
     Taints,
     Drains,
+    /// Drains in whose way budgets, protections and webhooks are.
+    Budgets,
 }
 
 /// Plays a story, and says what it came to or what was wrong.
@@ -82,6 +84,7 @@ struct Story {
     cluster: Embedded,
     outside: Arc<Mutex<Outside>>,
     replicas: Vec<Replica>,
+    subject: Subject,
     broken: Broken,
     /// No faults and no lag.
     calm: bool,
@@ -147,8 +150,11 @@ impl Story {
         let mut observer = Observer::default();
         let calm = random.random_bool(0.3);
         let mut policies = Vec::new();
-        if subject == Subject::Drains {
+        if subject != Subject::Taints {
             policies = policies::policies(&mut random);
+            if subject == Subject::Budgets {
+                policies::with_ways_to_treat_the_undrainable(&mut policies, seed);
+            }
             observer.drains = Some(Drains::new(policies.clone(), calm));
         }
         let outside = Outside { observer, observed: cluster.follow() };
@@ -161,6 +167,7 @@ impl Story {
             cluster,
             outside,
             replicas: Vec::new(),
+            subject,
             broken,
             calm,
             restarted: false,

@@ -16,7 +16,7 @@ use self::facts::{
     stripped, unschedulable, zone,
 };
 use super::{Broken, SHARED, seconds, text, time, words};
-use crate::drain::{AtDeadline, Policy};
+use crate::drain::{AtDeadline, Policy, Undrainable};
 use crate::sim::embedded::{Change, Resource};
 
 /// An annotation of a node that is ours, and one that we may take away.
@@ -41,6 +41,8 @@ const LATE: f64 = 12.0;
 /// In a calm story a pod that was protected so long ago does not go: its node is looked at every
 /// five seconds, and a look ends the order.
 const SEEN_PROTECTED: f64 = 7.0;
+/// In a calm story a cordon is given back for a pod that was there so short a time ago.
+const GIVEN_BACK: f64 = 4.0;
 /// What lies between the decision to begin a drain and its beginning, if requests are slow.
 const SLOW: f64 = 30.0;
 /// When a condition of a policy that there is not is over, as docs/config.md has it by default.
@@ -54,14 +56,17 @@ pub(in crate::controller::simulation) struct Drains {
     calm: bool,
     nodes: BTreeMap<String, Vec<Stored>>,
     pods: BTreeMap<String, Arc<Value>>,
-    /// The only one.
-    budget: Option<Arc<Value>>,
+    budgets: BTreeMap<String, Arc<Value>>,
+    /// Since when each node has borne no pod that cannot go.
+    drainable: BTreeMap<String, f64>,
     /// Nodes that were cordoned by a controller, and by which.
     cordoned: BTreeMap<String, String>,
     /// The pods that were evicted for a drain, and when it was asked for.
     evicted: BTreeMap<String, f64>,
     /// Since when pods have been protected.
     protected: BTreeMap<String, f64>,
+    /// Pods that were protected at some time.
+    ever_protected: BTreeSet<String>,
     /// Since when nodes have had their label.
     labelled: BTreeMap<String, f64>,
     /// The drains of the records that are there and have come to their end: the node's UID, and session.
@@ -82,7 +87,9 @@ impl Drains {
             evicted: BTreeMap::new(),
             protected: BTreeMap::new(),
             labelled: BTreeMap::new(),
-            budget: None,
+            budgets: BTreeMap::new(),
+            drainable: BTreeMap::new(),
+            ever_protected: BTreeSet::new(),
             ended: BTreeSet::new(),
             drained: 0,
             begun: BTreeMap::new(),
@@ -115,14 +122,28 @@ impl Drains {
                     let is_old = change.previous.is_none();
                     let since = if is_old { f64::NEG_INFINITY } else { seconds(change.at) };
                     self.protected.entry(uid.clone()).or_insert(since);
+                    self.ever_protected.insert(uid.clone());
+                } else {
+                    self.protected.remove(&uid);
                 }
                 match now {
                     Some(pod) => drop(self.pods.insert(uid, pod)),
                     None => drop(self.pods.remove(&uid)),
                 }
             }
-            Resource::PodDisruptionBudgets => self.budget = now,
-            _ => {}
+            Resource::PodDisruptionBudgets => match now {
+                Some(budget) => drop(self.budgets.insert(name, budget)),
+                None => drop(self.budgets.remove(&name)),
+            },
+            _ => return,
+        }
+        let names: Vec<String> = self.nodes.keys().cloned().collect();
+        for name in names {
+            if self.bears_what_cannot_go(&name, true) {
+                self.drainable.remove(&name);
+            } else {
+                self.drainable.entry(name).or_insert(seconds(change.at));
+            }
         }
     }
 
@@ -187,6 +208,12 @@ impl Drains {
             self.ended.retain(|(node, _)| node != uid);
         } else if text(&new, "/phase") == "drained" && text(&old, "/phase") != "drained" {
             self.drained += 1;
+            if let Some(pod) = self.left_behind(&name, &new) {
+                return Err(format!(
+                    "P2: {who} says at {now:.3} that {name} is drained, and {pod} is on it, which \
+                     may go: {new}"
+                ));
+            }
             if !self.ended.insert(drain) {
                 return breach("drains twice");
             }
@@ -212,6 +239,14 @@ impl Drains {
         }
         let failed = text(new, "/phase") == "failed";
         if failed && self.policies.iter().any(|p| p.at_deadline == AtDeadline::Uncordon) {
+            return Ok(());
+        }
+        // It cannot be drained, by what was known not long ago, and is wanted in use then.
+        let policy = self.policy_of(old);
+        let slack = if self.calm { GIVEN_BACK } else { SLOW };
+        if policy.is_some_and(|policy| policy.undrainable == Undrainable::Report)
+            && self.drainable.get(name).is_none_or(|since| *since >= sent - slack)
+        {
             return Ok(());
         }
         if !self.is_over(node, now + 1.0, 0.0, self.known(sent)) {

@@ -11,9 +11,11 @@ use super::super::observer::drains::{CONDITIONS, GUARDED, PROTECTED, REMOVING, Z
 use super::super::observer::seconds;
 use super::super::replica::{End, Replica};
 use super::policies::{KINDS, ZONES};
-use super::{Story, TAKE_OVER, Verified};
-use crate::sim::embedded::{DeleteOptions, Part, Resource, Selector};
+use super::{Story, Subject, TAKE_OVER, Verified};
+use crate::sim::embedded::{DeleteOptions, Fault, Part, Resource, Rule, Selector, Verb};
 
+/// Name of a second budget over the same pods.
+const SECOND: &str = "web-too";
 /// Without anything happening, after the faults and besides a change of leaders.
 const QUIET: f64 = 10.0;
 /// Until then everything is settled: every pause has its longest once or twice.
@@ -52,6 +54,9 @@ impl Story {
 
     /// One random thing happens.
     pub(super) fn drain_step(&mut self) {
+        if self.subject == Subject::Budgets && self.random.random_bool(0.25) {
+            return self.budget_step();
+        }
         let name = self.some_node();
         match self.random.random_range(0..100) {
             0..22 => {
@@ -251,6 +256,71 @@ impl Story {
         let _ = store.modify(Resource::Pods, "default", name, Part::Whole, false, changed);
     }
 
+    /// What is in the way of evictions changes.
+    fn budget_step(&mut self) {
+        let store = self.cluster.store().clone();
+        match self.random.random_range(0..10) {
+            0..2 => {
+                let least = self.random.random_range(0..5);
+                self.demand(&json!({"minAvailable": least}));
+            }
+            2 => self.demand(&json!({"maxUnavailable": 0})),
+            3..5 => {
+                let budgets = Resource::PodDisruptionBudgets;
+                let options = DeleteOptions::default();
+                if store.delete(budgets, "default", SECOND, &options).is_err() {
+                    let selector = json!({"matchLabels": {"app": GUARDED}});
+                    let second = json!({
+                        "metadata": {"name": SECOND, "namespace": "default"},
+                        "spec": {"minAvailable": 0, "selector": selector},
+                    });
+                    let _ = store.insert(budgets, second);
+                }
+            }
+            5 => self.protect_some_pod(),
+            6..8 => self.unprotect_some_pod(),
+            _ => {
+                let code = [429, 500][self.random.random_range(0..2)];
+                let denial = Fault::Deny { webhook: "operator.example.com".to_owned(), code };
+                let rule = Rule::always(denial).on(Verb::Create).of(Resource::Pods).at("eviction");
+                let times = self.random.random_range(1..5);
+                self.cluster.faults().add(rule.times(times));
+            }
+        }
+    }
+
+    /// The budget demands this from now on.
+    fn demand(&self, demand: &Value) {
+        let budgets = Resource::PodDisruptionBudgets;
+        let changed = |budget: &Value| {
+            let mut budget = budget.clone();
+            let selector = budget["spec"]["selector"].take();
+            budget["spec"] = demand.clone();
+            budget["spec"]["selector"] = selector;
+            Ok(budget)
+        };
+        let _ = self.cluster.store().modify(budgets, "default", "web", Part::Whole, false, changed);
+    }
+
+    /// A pod that is protected is so no more.
+    fn unprotect_some_pod(&mut self) {
+        let Ok(all) = Selector::parse(Resource::Pods, None, "", "") else { return };
+        let store = self.cluster.store();
+        let is_protected =
+            |pod: &&std::sync::Arc<Value>| pod["metadata"]["annotations"].get(PROTECTED).is_some();
+        let pods = store.select(Resource::Pods, &all);
+        let Some(pod) = pods.iter().find(is_protected) else { return };
+        let changed = |pod: &Value| {
+            let mut pod = pod.clone();
+            if let Some(annotations) = pod["metadata"]["annotations"].as_object_mut() {
+                annotations.remove(PROTECTED);
+            }
+            Ok(pod)
+        };
+        let name = pod["metadata"]["name"].as_str().unwrap_or_default();
+        let _ = store.modify(Resource::Pods, "default", name, Part::Whole, false, changed);
+    }
+
     fn label(&self, name: &str, zone: &str) {
         self.change_node(name, Part::Whole, |node| {
             node["metadata"]["labels"][ZONE] = json!(zone);
@@ -336,18 +406,9 @@ impl Story {
         for pod in store.select(Resource::Pods, &all) {
             self.remove_pod(pod["metadata"]["name"].as_str().unwrap_or_default());
         }
-        let _ = store.modify(
-            Resource::PodDisruptionBudgets,
-            "default",
-            "web",
-            Part::Whole,
-            false,
-            |budget| {
-                let mut budget = budget.clone();
-                budget["spec"]["minAvailable"] = json!(1);
-                Ok(budget)
-            },
-        );
+        self.demand(&json!({"minAvailable": 1}));
+        let second = DeleteOptions::default();
+        let _ = store.delete(Resource::PodDisruptionBudgets, "default", SECOND, &second);
         self.pass(1.0).await?;
         for name in [here, elsewhere] {
             self.create_node(name);

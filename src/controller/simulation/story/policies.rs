@@ -42,6 +42,21 @@ pub(super) fn policies(random: &mut StdRng) -> Vec<Policy> {
         .collect()
 }
 
+/// Most stories are about the default. Nothing random is drawn: the rest of the story stays what it is.
+pub(super) fn with_ways_to_treat_the_undrainable(policies: &mut [Policy], seed: u64) {
+    let ways = [
+        Undrainable::DrainRest,
+        Undrainable::DrainRest,
+        Undrainable::DrainRest,
+        Undrainable::Report,
+        Undrainable::Cordon,
+    ];
+    let way = ways.iter().cycle().nth(usize::try_from(seed % 5).unwrap_or_default());
+    for policy in policies {
+        policy.undrainable = way.copied().unwrap_or(Undrainable::DrainRest);
+    }
+}
+
 fn policy(random: &mut StdRng, name: String, kind: &str) -> Policy {
     let rule = ConditionRule::new(kind, ConditionStatus::True, seconds(random, 0..6));
     let clear_after = seconds(random, 2..12);

@@ -1,5 +1,7 @@
 //! P2: what each node has to be by the end, when nothing happens any more.
 
+use std::sync::Arc;
+
 use serde_json::Value;
 
 use super::super::{number, text, time};
@@ -7,7 +9,7 @@ use super::facts::{
     annotation, bad, has_status_taint, is_open, is_removed, owner, selects, status, unschedulable,
 };
 use super::{CONDITIONS, Drains, GUARDED, LATE, PROTECTED, RECORD};
-use crate::drain::{Cap, Undrainable};
+use crate::drain::{AtDeadline, Cap, Policy, Undrainable};
 
 impl Drains {
     /// The first node that is not what it has to be by now, if nothing happens any more: P2.
@@ -45,7 +47,8 @@ impl Drains {
         }
         let policy = self.policies.iter().find(|policy| bad(node, policy, now - LATE, now))?;
         let is_dead = status(node, "Ready") == Some("Unknown");
-        let held = !policy.drain || is_dead || self.is_undrainable(name);
+        let treated_by = self.policy_of(&record).unwrap_or(policy);
+        let held = !policy.drain || is_dead || self.is_undrainable(name, treated_by);
         let is_late = |field: &str| time(&record, field).is_none_or(|at| at < now - LATE);
         let may_begin = || {
             let policy = self.policy_of(&record).unwrap_or(policy);
@@ -66,7 +69,7 @@ impl Drains {
                 let is_left = policy.drain
                     && !is_dead
                     && policy.undrainable == Undrainable::Report
-                    && self.is_undrainable(name);
+                    && self.is_undrainable(name, policy);
                 (has_room() && !is_left).then_some("is bad and is not cordoned")
             }
             "cordoned" if !held => Some("could be drained, and no drain is planned"),
@@ -84,14 +87,37 @@ impl Drains {
         }
     }
 
-    /// Whether a pod is on the node that must not be lost with it, or that the budget never lets go.
-    fn is_undrainable(&self, name: &str) -> bool {
-        let expected = self.budget.as_deref().map_or(0.0, |b| number(b, "/status/expectedPods"));
-        let desired = self.budget.as_deref().map_or(0.0, |b| number(b, "/status/desiredHealthy"));
+    /// Whether the policy leaves the node undrained for the pods that are on it. A policy that drains
+    /// the rest never does.
+    fn is_undrainable(&self, name: &str, policy: &Policy) -> bool {
+        policy.undrainable != Undrainable::DrainRest
+            && self.bears_what_cannot_go(name, policy.at_deadline != AtDeadline::DeleteRest)
+    }
+
+    /// Whether a pod is on the node that must not be lost with it, or that budgets never let go.
+    pub(super) fn bears_what_cannot_go(&self, name: &str, by_budgets: bool) -> bool {
+        let is_hopeless = |budget: &Arc<Value>| {
+            number(budget, "/status/expectedPods") <= number(budget, "/status/desiredHealthy")
+        };
+        let held = by_budgets && (self.budgets.len() > 1 || self.budgets.values().any(is_hopeless));
         self.pods.values().filter(|pod| text(pod, "/spec/nodeName") == name).any(|pod| {
-            let is_held = text(pod, "/metadata/labels/app") == GUARDED && expected <= desired;
+            let is_held = text(pod, "/metadata/labels/app") == GUARDED && held;
             owner(pod) != Some("DaemonSet")
                 && (owner(pod).is_none() || annotation(pod, PROTECTED).is_some() || is_held)
         })
+    }
+
+    /// A pod that had to go before the drain of this record was over, and is there.
+    pub(super) fn left_behind(&self, name: &str, record: &Value) -> Option<String> {
+        let started = time(record, "/started")?;
+        let had_to_go = |pod: &&Arc<Value>| {
+            let is_older = time(pod, "/metadata/creationTimestamp").is_some_and(|at| at < started);
+            text(pod, "/spec/nodeName") == name
+                && owner(pod) == Some("ReplicaSet")
+                && !self.ever_protected.contains(text(pod, "/metadata/uid"))
+                && is_older
+        };
+        let pod = self.pods.values().find(had_to_go)?;
+        Some(text(pod, "/metadata/name").to_owned())
     }
 }
