@@ -9,7 +9,9 @@ use std::fmt;
 
 use anyhow::{Context as _, Result};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Container, Node, NodeSpec, Pod, PodSpec, Taint, Toleration};
+use k8s_openapi::api::core::v1::{
+    Container, EmptyDirVolumeSource, Node, NodeSpec, Pod, PodSpec, Taint, Toleration, Volume,
+};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
@@ -245,6 +247,7 @@ pub struct PodSketch {
     grace: i64,
     phase: Option<&'static str>,
     scheduled: Option<Timestamp>,
+    empty_dir: Option<String>,
 }
 
 /// A pod with this name.
@@ -263,6 +266,7 @@ pub fn pod(name: &str) -> PodSketch {
         grace: 30,
         phase: None,
         scheduled: None,
+        empty_dir: None,
     }
 }
 
@@ -313,6 +317,12 @@ impl PodSketch {
 
     pub fn finalizer(mut self, name: &str) -> Self {
         self.finalizers.push(name.to_owned());
+        self
+    }
+
+    /// With an `emptyDir` volume of this name.
+    pub fn empty_dir(mut self, name: &str) -> Self {
+        self.empty_dir = Some(name.to_owned());
         self
     }
 
@@ -401,6 +411,10 @@ impl PodSketch {
                 tolerations: Some(self.tolerations.clone()),
                 termination_grace_period_seconds: Some(self.grace),
                 automount_service_account_token: Some(false),
+                volumes: self.empty_dir.clone().map(|name| {
+                    let empty_dir = Some(EmptyDirVolumeSource::default());
+                    vec![Volume { name, empty_dir, ..Volume::default() }]
+                }),
                 ..PodSpec::default()
             }),
             status: None,

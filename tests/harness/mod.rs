@@ -46,6 +46,7 @@ pub mod silent_proxy;
 pub mod tally;
 pub mod users;
 pub mod wait;
+pub mod webhook;
 pub mod witness;
 pub mod workloads;
 
@@ -60,4 +61,5 @@ pub use request::Verb;
 pub use silent_proxy::SilentProxy;
 pub use tally::Tally;
 pub use users::User;
+pub use webhook::EvictionWebhook;
 pub use witness::Witness;

@@ -7,8 +7,8 @@ use jiff::SignedDuration;
 use kube::api::DeleteParams;
 use ostrakon::sim::hollow::{StaticPod, Switch};
 
-use super::policies::{HASTY, PROTECTED, QUICK, STRICT};
-use super::stage::{DRAINED, QUIET, SOON, Stage, evictions, only_these_evicted, removed_at};
+use super::policies::{HASTY, IN_USE, PROTECTED, QUICK, STRICT};
+use super::stage::{DRAINED, QUIET, SOON, Seen, Stage, evictions, only_these_evicted, removed_at};
 use crate::ctx::{Ctx, Scenario, TooSlow, trial};
 use crate::harness::cluster::pod;
 use crate::harness::{PodRef, User, Verb, no_execute, wait};
@@ -16,7 +16,8 @@ use crate::harness::{PodRef, User, Verb, no_execute, wait};
 pub(super) fn trials() -> Vec<Scenario> {
     vec![
         trial!(daemon_pods_and_mirrors_stay_and_the_node_is_drained),
-        trial!(a_node_with_a_pod_that_must_not_be_lost_is_told_of_and_not_cordoned),
+        trial!(what_must_not_be_lost_is_left_and_named_and_the_others_go),
+        trial!(a_node_that_is_to_stay_in_use_is_told_of_and_not_cordoned),
         trial!(each_pod_is_given_its_own_grace),
         trial!(critical_pods_go_last),
         trial!(what_terminates_already_is_only_awaited),
@@ -58,14 +59,52 @@ async fn daemon_pods_and_mirrors_stay_and_the_node_is_drained(ctx: &Ctx) -> Resu
     Ok(())
 }
 
-async fn a_node_with_a_pod_that_must_not_be_lost_is_told_of_and_not_cordoned(
-    ctx: &Ctx,
-) -> Result<()> {
+async fn what_must_not_be_lost_is_left_and_named_and_the_others_go(ctx: &Ctx) -> Result<()> {
+    let stage = Stage::set(ctx).await?;
+    let mut going = Vec::new();
+    let mut cases = Vec::new();
+    for name in ["bare", "protected", "files"] {
+        let node = stage.node(name, QUICK).await?;
+        let sketch = match name {
+            "protected" => stage.kept(name, &node).await?.annotation(PROTECTED, "yes"),
+            "files" => stage.kept(name, &node).await?.empty_dir("scratch"),
+            _ => pod(name).on(&node),
+        };
+        let left = stage.arena.create(sketch).await?;
+        for number in 0..5 {
+            let sketch = stage.kept(&format!("{name}-{number}"), &node).await?;
+            going.push(stage.arena.create(sketch).await?);
+        }
+        cases.push((left, node));
+    }
+    for (_, node) in &cases {
+        stage.breaks(node).await?;
+    }
+    for (left, node) in &cases {
+        let seen = stage.phase(node, "drained", DRAINED).await?;
+        ensure!(seen.unschedulable, "{seen:?}");
+        let why = seen.record["why"].as_str().unwrap_or_default();
+        ensure!(why.contains(&left.name), "{} is not named: {}", left.name, seen.record);
+        let is_complete = |seen: &Seen| {
+            seen.mark().is_some_and(|m| m.0 == "False" && m.1.contains(" | Completed: "))
+        };
+        stage.until(node, "marked as completed", SOON, is_complete).await?;
+        let kind = stage
+            .told(node, "DrainSucceeded", &["Drained node; 1 pod is left", &left.name])
+            .await?;
+        ensure!(kind == "Normal", "told as {kind}");
+    }
+    let left: Vec<PodRef> = cases.into_iter().map(|(left, _)| left).collect();
+    stage.witness.never_deleted_for(&left, QUIET).await?;
+    only_these_evicted(ctx.bed(), &stage.arena, &going).await
+}
+
+async fn a_node_that_is_to_stay_in_use_is_told_of_and_not_cordoned(ctx: &Ctx) -> Result<()> {
     const SAFE: &str = "cluster-autoscaler.kubernetes.io/safe-to-evict";
     let stage = Stage::set(ctx).await?;
     let mut cases = Vec::new();
     for name in ["bare", "protected", "unsafe", "strict"] {
-        let node = stage.node(name, if name == "strict" { STRICT } else { QUICK }).await?;
+        let node = stage.node(name, if name == "strict" { STRICT } else { IN_USE }).await?;
         let sketch = match name {
             "protected" => stage.kept(name, &node).await?.annotation(PROTECTED, "yes"),
             "unsafe" => stage.kept(name, &node).await?.annotation(SAFE, "false"),

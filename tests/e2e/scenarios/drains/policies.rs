@@ -37,8 +37,10 @@ pub(super) const DEAD: &str = "dead";
 pub(super) const HASTY: &str = "hasty";
 /// Nodes are cordoned and no more.
 pub(super) const CORDON_ONLY: &str = "cordon-only";
-/// A node that cannot be drained is cordoned all the same.
+/// A node that is not expected to be drained is cordoned and no more.
 pub(super) const STRICT: &str = "strict";
+/// Such a node stays in use.
+pub(super) const IN_USE: &str = "in-use";
 /// Drains are given up soon, and tried twice.
 pub(super) const SHORT: &str = "short";
 /// Nodes that are not drained in time are uncordoned.
@@ -103,6 +105,13 @@ pub(crate) fn shared(bed: &Bed) -> Result<PathBuf> {
         with(policy(HASTY), json!({ "maxGracePeriod": "2s" })),
         with(policy(CORDON_ONLY), json!({ "drain": false })),
         with(policy(STRICT), json!({ "undrainable": "Cordon" })),
+        with(
+            policy(IN_USE),
+            json!({
+                "undrainable": "Report",
+                "pods": { "protectedAnnotations": [PROTECTED] },
+            }),
+        ),
         with(policy(SHORT), json!({ "deadline": deadline, "retry": again("4s") })),
         with(
             policy(LIFTING),
