@@ -259,10 +259,8 @@ impl Session {
                 return Ok(live);
             }
         };
-        if because == Because::Refused {
-            let changed = !next.shows_the_same_as(&live);
-            info!(server = %next.settings.server, changed,
-                "read the credentials again, since the API server refused them or is not trusted");
+        if because == Because::Refused && !next.shows_the_same_as(&live) {
+            info!(server = %next.settings.server, "took up the credentials that have changed meanwhile");
         }
         let mut now = self.0.live.lock();
         // Meanwhile the connections may have become suspect.
