@@ -14,6 +14,7 @@ use self::kubeconfig::{Env, Settings, Source, User, bearer, process_env};
 use self::session::Session;
 use self::tls::Trust;
 
+mod credentials;
 mod exec;
 mod kubeconfig;
 mod pool;

@@ -11,6 +11,7 @@ use super::RequestError;
 use crate::cluster::connect::{CredentialsError, causes, chain};
 
 /// Why there was no answer.
+#[allow(clippy::needless_pass_by_value)] // For use with `map_err`.
 pub(super) fn transport(error: kube::Error) -> RequestError {
     if let Some(error) = causes(&error).find_map(|cause| cause.downcast_ref::<CredentialsError>()) {
         return RequestError::Credentials(error.clone());

@@ -208,7 +208,8 @@ impl Plugin {
 /// The cluster, as plugins are told of it.
 fn cluster_info(cluster: &Cluster, authorities: Option<&[u8]>) -> Value {
     let extensions = cluster.extensions.iter().flatten();
-    let config = extensions.filter(|extension| extension.name == EXTENSION).map(|e| &e.extension);
+    let mut config =
+        extensions.filter(|extension| extension.name == EXTENSION).map(|e| &e.extension);
     let mut info = json!({
         "server": cluster.server,
         "tls-server-name": cluster.tls_server_name,
@@ -216,7 +217,7 @@ fn cluster_info(cluster: &Cluster, authorities: Option<&[u8]>) -> Value {
         "certificate-authority-data": authorities.map(|pem| STANDARD.encode(pem)),
         "proxy-url": cluster.proxy_url,
         "disable-compression": cluster.disable_compression,
-        "config": config.last(),
+        "config": config.next(),
     });
     if let Some(fields) = info.as_object_mut() {
         fields.retain(|_, value| !value.is_null());

@@ -8,7 +8,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use http::{HeaderName, HeaderValue, Uri};
 use kube::config::{AuthInfo, AuthProviderConfig, Kubeconfig, KubeconfigError};
-use secrecy::ExposeSecret as _;
+use secrecy::{ExposeSecret as _, SecretString};
 
 use super::exec::Plugin;
 use super::proxy::Proxy;
@@ -304,7 +304,7 @@ fn user_of(user: &AuthInfo) -> Result<User, String> {
     )?;
     let key = material(
         "client-key",
-        user.client_key_data.as_ref().map(|data| data.expose_secret()),
+        user.client_key_data.as_ref().map(SecretString::expose_secret),
         user.client_key.as_deref(),
     )?;
     let identity = match (certificate, key) {
@@ -313,14 +313,15 @@ fn user_of(user: &AuthInfo) -> Result<User, String> {
         (Some(_), None) => return Err("it has a client certificate and no client-key".to_owned()),
         (None, Some(_)) => return Err("it has a client-key and no client-certificate".to_owned()),
     };
-    let token = user.token.as_ref().map(|token| token.expose_secret()).filter(|t| !t.is_empty());
+    let token = user.token.as_ref().map(SecretString::expose_secret).filter(|t| !t.is_empty());
     let token_file = given(&user.token_file).map(PathBuf::from);
     let name = user.username.as_deref().filter(|name| !name.is_empty());
     let authorization = match (token, name, &user.auth_provider) {
         (Some(token), _, _) => Some(bearer(token)?),
         (None, _, _) if token_file.is_some() => None,
         (None, Some(name), _) => {
-            let password = user.password.as_ref().map(|p| p.expose_secret()).unwrap_or_default();
+            let password =
+                user.password.as_ref().map(SecretString::expose_secret).unwrap_or_default();
             Some(authorization("Basic", &STANDARD.encode(format!("{name}:{password}")))?)
         }
         (None, None, Some(provider)) if user.exec.is_none() => Some(provided(provider)?),

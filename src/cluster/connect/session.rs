@@ -18,33 +18,25 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use http::header::AUTHORIZATION;
-use http::{HeaderValue, Method, Request, Response, StatusCode, Uri};
+use http::{Method, Request, Response, StatusCode, Uri};
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt as _, StreamBody};
 use hyper::body::{Frame, Incoming};
-use jiff::Timestamp;
 use kube::client::Body;
 use parking_lot::Mutex;
-use secrecy::ExposeSecret as _;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 use tower::{BoxError, Service};
 use tracing::{info, warn};
 
-use super::exec::{Issued, Plugin};
-use super::kubeconfig::{Env, Settings, Source, bearer, process_env};
+use super::credentials::{Because, Credentials, Renewals};
+use super::kubeconfig::{Env, Settings, Source, process_env};
 use super::pool::{Exchange, Secured, exchange_of};
-use super::tls::Identity;
 use super::{ConnectError, CredentialsError, agent};
-use crate::backoff::Backoff;
 use crate::clock::system_time;
 
 /// How often the files are read again: a pod's token and authority change like this.
 const REREAD: Duration = Duration::from_secs(60);
-/// How long before its end a token of a plugin is replaced.
-const AHEAD: Duration = Duration::from_secs(60);
-/// Pauses between two renewals that the server has asked for in vain.
-const RENEWALS: Backoff = Backoff { first: Duration::from_secs(5), most: Duration::from_secs(60) };
 /// For how long the answer to a read of one object may take before its connection is suspect. It
 /// takes milliseconds; a lost segment is sent again within a second.
 const READ_PATIENCE: Duration = Duration::from_secs(4);
@@ -95,69 +87,12 @@ struct Pool {
     answered: Arc<AtomicBool>,
 }
 
-/// What requests and handshakes show.
-#[derive(Debug)]
-struct Credentials {
-    authorization: Option<HeaderValue>,
-    identity: Option<Arc<Identity>>,
-    issued: Option<(Plugin, Issued)>,
-    /// When they should be replaced, and when they must be.
-    due: Option<Timestamp>,
-    expires: Option<Timestamp>,
-    /// The server has accepted them.
-    accepted: AtomicBool,
-}
-
-/// How often credentials are renewed.
-#[derive(Default)]
-struct Renewals {
-    /// When they may be renewed again because it is due, or because they are refused.
-    due: Option<Instant>,
-    refused: Option<Instant>,
-    /// Renewals in a row that did not help.
-    failures: u32,
-    refusals: u32,
-    /// Why there are none.
-    error: Option<CredentialsError>,
-}
-
-impl Renewals {
-    fn is_too_soon(&self, because: Because) -> bool {
-        let next = match because {
-            Because::Due => self.due,
-            Because::Refused => self.refused,
-        };
-        next.is_some_and(|next| Instant::now() < next)
-    }
-
-    fn pace(&mut self, because: Because, is_ok: bool) {
-        self.failures = if is_ok { 0 } else { self.failures + 1 };
-        let now = Instant::now();
-        match because {
-            Because::Due => self.due = Some(now + RENEWALS.pause(self.failures, 0)),
-            Because::Refused => {
-                self.refusals += 1;
-                self.refused = Some(now + RENEWALS.pause(self.refusals, 0));
-            }
-        }
-    }
-}
-
 /// Why a request is sent once more.
 #[derive(Clone, Copy, Debug)]
 enum Again {
     /// Nobody answered.
     Silent,
     /// The server does not accept who asks, or is not trusted.
-    Refused,
-}
-
-/// Why credentials are renewed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Because {
-    /// It is time.
-    Due,
-    /// The server does not accept them, or cannot be trusted.
     Refused,
 }
 
@@ -413,79 +348,6 @@ impl Pool {
     }
 }
 
-impl Credentials {
-    /// Reads the token file, or runs the plugin if what it has issued must be replaced.
-    async fn obtain(
-        settings: &Settings,
-        old: Option<&Self>,
-        because: Because,
-    ) -> Result<Self, CredentialsError> {
-        let user = &settings.user;
-        let mut credentials = Self {
-            authorization: user.authorization.clone(),
-            identity: user.identity.clone(),
-            issued: None,
-            due: None,
-            expires: None,
-            accepted: AtomicBool::new(false),
-        };
-        if let Some(path) = &user.token_file {
-            let text = std::fs::read_to_string(path).map_err(|error| error.to_string());
-            let token = text.and_then(|text| match text.trim() {
-                "" => Err("it is empty".to_owned()),
-                token => bearer(token),
-            });
-            match token {
-                Ok(token) => credentials.authorization = Some(token),
-                // A file that is removed after the start, so that nobody else reads it.
-                Err(_) if old.is_some_and(|old| old.authorization.is_some()) => {
-                    credentials.authorization = old.and_then(|old| old.authorization.clone());
-                }
-                Err(_) if credentials.authorization.is_some() => {}
-                Err(cause) => {
-                    let path = path.display();
-                    let text = format!("cannot use token file {path}: {cause}");
-                    return Err(CredentialsError::lasting(text));
-                }
-            }
-        }
-        let Some(plugin) = &user.plugin else { return Ok(credentials) };
-        let now = system_time();
-        let issued_before = old.and_then(|old| old.issued.as_ref());
-        let is_due = old.and_then(|old| old.due).is_some_and(|due| due <= now);
-        let (issued, due) = match issued_before {
-            Some((same, issued)) if same == plugin && because == Because::Due && !is_due => {
-                (issued.clone(), old.and_then(|old| old.due))
-            }
-            _ => {
-                let issued = plugin.run().await?;
-                let due = issued.expires.map(|expires| due_of(now, expires));
-                (issued, due)
-            }
-        };
-        if let Some(token) = &issued.token {
-            let token = bearer(token.expose_secret());
-            credentials.authorization = Some(token.map_err(|cause| {
-                CredentialsError::lasting(format!(
-                    "what the exec plugin wrote is of no use: {cause}"
-                ))
-            })?);
-        }
-        credentials.identity = issued.identity.clone().or(credentials.identity);
-        credentials.due = due;
-        credentials.expires = issued.expires;
-        credentials.issued = Some((plugin.clone(), issued));
-        Ok(credentials)
-    }
-}
-
-/// When credentials are replaced that end at `expires`: a while before, but not with every request
-/// where they are short-lived.
-fn due_of(now: Timestamp, expires: Timestamp) -> Timestamp {
-    let left = Duration::try_from(expires.duration_since(now)).unwrap_or_default();
-    expires.checked_sub(AHEAD.min(left / 5)).unwrap_or(expires)
-}
-
 /// A request that waits for its answer. If it is given up, its connection is suspect.
 struct Waiting<'a> {
     session: &'a Session,
@@ -559,5 +421,5 @@ fn at(server: &Uri, path: &Uri) -> Result<Uri, http::Error> {
 
 /// Whether a handshake failed: the server is not trusted, or does not trust this client.
 fn is_of_tls(error: &(dyn std::error::Error + 'static)) -> bool {
-    super::causes(error).any(|cause| cause.is::<rustls::Error>())
+    super::causes(error).any(<dyn std::error::Error>::is::<rustls::Error>)
 }

@@ -4,7 +4,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::*;
 
-async fn served(address: &str) -> (SocketAddr, AbortOnDropHandle<()>) {
+fn served(address: &str) -> (SocketAddr, AbortOnDropHandle<()>) {
     let listener = bind(address.parse().unwrap()).unwrap();
     let address = listener.local_addr().unwrap();
     let routes = Router::new().route("/livez", get(|| async { "ok\n" }));
@@ -23,7 +23,7 @@ async fn asked(address: SocketAddr) -> io::Result<String> {
 
 #[tokio::test]
 async fn a_probe_is_answered_while_a_stranger_holds_1100_idle_connections() {
-    let (address, _serving) = served("127.0.0.1:0").await;
+    let (address, _serving) = served("127.0.0.1:0");
     let mut idle = Vec::new();
     for number in 0..1_100 {
         idle.push(TcpStream::connect(address).await.unwrap());
@@ -43,7 +43,7 @@ async fn a_probe_is_answered_while_a_stranger_holds_1100_idle_connections() {
 #[tokio::test(start_paused = true)]
 async fn a_silent_client_is_let_go_after_a_while_and_a_slow_one_too() {
     for begin in ["", "GET /livez HTTP/1.1\r\nHost:"] {
-        let (address, _serving) = served("127.0.0.1:0").await;
+        let (address, _serving) = served("127.0.0.1:0");
         let mut stream = TcpStream::connect(address).await.unwrap();
         stream.write_all(begin.as_bytes()).await.unwrap();
         let mut answer = Vec::new();
@@ -55,7 +55,7 @@ async fn a_silent_client_is_let_go_after_a_while_and_a_slow_one_too() {
 #[tokio::test]
 async fn the_unspecified_ipv6_address_answers_both_families() {
     // Where the machine has no IPv6, this listens on IPv4 alone.
-    let (address, _serving) = served("[::]:0").await;
+    let (address, _serving) = served("[::]:0");
     let families = if address.is_ipv6() { &["127.0.0.1", "::1"][..] } else { &["127.0.0.1"] };
     for ip in families {
         let answer = asked((ip.parse::<IpAddr>().unwrap(), address.port()).into()).await.unwrap();
