@@ -88,6 +88,7 @@ fn view(names: &[NodeName]) -> View {
     let taints: Arc<[Taint]> = [taint].into();
     let tolerations: Arc<[Toleration]> = [Taint::NOT_READY, Taint::UNREACHABLE]
         .map(|key| Toleration {
+            index: 0,
             key: key.into(),
             operator: Operator::Exists,
             value: "".into(),

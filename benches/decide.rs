@@ -22,7 +22,7 @@ fn second(seconds: i64) -> Timestamp {
 
 fn toleration(key: &str, operator: Operator, seconds: Option<i64>) -> Toleration {
     let effect = Some(Effect::NoExecute);
-    Toleration { key: key.into(), operator, value: "".into(), effect, seconds }
+    Toleration { index: 0, key: key.into(), operator, value: "".into(), effect, seconds }
 }
 
 /// The two tolerations that every pod gets, and these before them.

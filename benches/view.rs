@@ -27,6 +27,7 @@ fn pods(nodes: u64, pods: u64) -> Vec<Pod> {
     let names: Vec<_> = (0..nodes).map(|i| NodeName::from(&*format!("node-{i}"))).collect();
     let namespace: Arc<str> = "shop".into();
     let toleration = |key: &str| Toleration {
+        index: 0,
         key: key.into(),
         operator: Operator::Exists,
         value: "".into(),

@@ -117,6 +117,85 @@ fn a_version_that_says_nothing_new_costs_nothing_that_stays() {
     assert!(a_thing <= 1, "only the name is copied to be compared, not {a_thing} things");
 }
 
+/// The frame of an event about a pod `hostile`, whose spec or status is this.
+fn frame(number: usize, change: impl FnOnce(&mut wire::Pod)) -> Bytes {
+    let mut pod = wire::Pod::default();
+    pod.metadata.name = format!("hostile-{number}").into();
+    pod.metadata.namespace = "tenant".into();
+    pod.metadata.uid = format!("{number:08x}-0000-4000-8000-000000000000").into();
+    pod.metadata.creation_timestamp = Some(wire::Time { seconds: Some(1_790_000_000) });
+    pod.spec.node_name = "node-0".into();
+    change(&mut pod);
+    wire::frame("ADDED", wire::seal("Pod", &pod))
+}
+
+/// As a watch takes it in.
+fn watch(frames: &mut wire::Frames, decoder: &mut PodDecoder, frame: &Bytes) -> Option<Pod> {
+    for piece in frame.chunks(16 << 10) {
+        frames.push(piece);
+    }
+    let event = frames.cut().ok().flatten().and_then(|cut| wire::Event::decode(cut).ok())?;
+    let object = wire::open(&event.object.raw, "Pod").ok()?;
+    decoder.decode(&object).ok().flatten()
+}
+
+#[test]
+fn a_hundred_pods_of_a_megabyte_of_tolerations_in_a_row_leave_nothing_behind() {
+    let frames: Vec<_> = (0..100)
+        .map(|number| {
+            frame(number, |pod| {
+                let toleration = |key: usize| wire::Toleration {
+                    key: format!("tenant.example.com/{number}-{key:060}").into(),
+                    operator: "Exists".into(),
+                    effect: if key % 2 == 0 { "NoExecute".into() } else { "NoSchedule".into() },
+                    ..wire::Toleration::default()
+                };
+                pod.spec.tolerations =
+                    (0..12_000).map(|key| toleration(key).encode_to_vec().into()).collect();
+            })
+        })
+        .collect();
+    assert!(frames[0].len() > 1_200_000, "{}", frames[0].len());
+    let (mut body, mut decoder, view) =
+        (wire::Frames::default(), PodDecoder::default(), View::default());
+    let used = measure(|| {
+        for frame in &frames {
+            let Some(pod) = watch(&mut body, &mut decoder, frame) else { continue };
+            let (node, uid) = (pod.node.clone(), pod.uid);
+            view.apply_pod(pod);
+            view.remove_pod(&node, uid);
+        }
+    });
+    println!("{} bytes stay, {} at the most", used.bytes_current, used.bytes_max);
+    assert!(used.bytes_current < 1 << 20, "{} bytes stay", used.bytes_current);
+    assert!(used.bytes_max < 8 << 20, "{} bytes at the most", used.bytes_max);
+    let held = measure(|| {
+        for frame in &frames {
+            if let Some(pod) = watch(&mut body, &mut decoder, frame) {
+                view.apply_pod(pod);
+            }
+        }
+    });
+    assert_eq!(view.counts().1, 100);
+    println!("{} bytes for each that is there", held.bytes_current / 100);
+    assert!(held.bytes_current / 100 < 16 << 10, "{}", held.bytes_current);
+}
+
+#[test]
+fn an_object_of_many_small_parts_costs_no_multiple_of_its_length() {
+    let frames = [
+        frame(0, |pod| pod.status.conditions = vec![wire::Condition::default(); 500_000]),
+        frame(1, |pod| pod.spec.tolerations = vec![Bytes::new(); 300_000]),
+        frame(2, |pod| pod.metadata.annotations = vec![wire::MapEntry::default(); 500_000]),
+    ];
+    for frame in frames {
+        let (mut body, mut decoder) = (wire::Frames::default(), PodDecoder::default());
+        let used = measure(|| assert!(watch(&mut body, &mut decoder, &frame).is_some()));
+        let most = u64::try_from(4 * frame.len()).unwrap_or(0);
+        assert!(used.bytes_max < most, "{} bytes for {}", used.bytes_max, frame.len());
+    }
+}
+
 /// Bytes a countdown, of a million with keys and values as small as they come.
 fn bytes_a_countdown(change: impl Fn(&TimedQueue<u128, u64>, u64)) -> i64 {
     const COUNT: u64 = 1_000_000;

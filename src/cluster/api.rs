@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE, DATE, RETRY_AFTER};
 use http::{HeaderMap, Method, Request, Response, StatusCode};
-use http_body_util::{BodyExt, Limited};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
 use jiff::Timestamp;
 use kube::Client;
 use kube::client::Body;
@@ -18,6 +18,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, timeout};
 
 use super::connect::{CredentialsError, chain};
+use super::rewind::Rewinds;
 use super::{Metrics, PodDecoder, WriteGate, decode_node, wire};
 
 mod drain;
@@ -35,7 +36,7 @@ use crate::model::{Disruption, Node, NodeName, Pod, PodRef, Uid};
 /// For how long a write or a single read may take, its answer included. Admission webhooks may
 /// take up to 10 s by default.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
-/// A page of 500 pods with much in them is some 20 MB.
+/// No single object and no list of a node's pods is as long.
 const LARGEST_ANSWER: usize = 256 << 20;
 /// How a small answer is asked for; the server falls back to the second where it has no first.
 const SMALL: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
@@ -55,6 +56,7 @@ pub struct Api {
     client: Client,
     metrics: Metrics,
     gate: WriteGate,
+    rewinds: Rewinds,
 }
 
 /// The server's refusal of a request.
@@ -120,6 +122,9 @@ pub enum RequestError {
     /// The answer was not what was asked for.
     #[error("{0}")]
     Body(String),
+    /// The answer is longer than so many bytes, and was not read to its end.
+    #[error("the answer is longer than {0} bytes")]
+    TooLarge(usize),
     /// A write was not sent, since this process does not hold the lease.
     #[error("not sent: this process does not hold the lease")]
     NotLeading,
@@ -177,7 +182,12 @@ impl Label {
 impl Api {
     /// Sends requests through `client`, which must not retry by itself.
     pub fn new(client: Client, metrics: Metrics) -> Self {
-        Self { client, metrics, gate: WriteGate::open() }
+        Self { client, metrics, gate: WriteGate::open(), rewinds: Rewinds::default() }
+    }
+
+    /// Who notices that the API server's store went back in time.
+    pub(super) fn rewinds(&self) -> &Rewinds {
+        &self.rewinds
     }
 
     /// Sends writes only while `gate` lets them pass.
@@ -249,11 +259,15 @@ impl Api {
     /// See [`RequestError`].
     pub async fn node(&self, name: &NodeName) -> Result<Option<Node>, RequestError> {
         let label = Label { verb: "get", resource: "nodes" };
+        let asked = self.rewinds.asked();
         let body = match self.read(label, &format!("/api/v1/nodes/{name}")).await {
             Err(RequestError::Status(answer)) if answer.is_not_found() => return Ok(None),
             other => other?,
         };
         let object = wire::open(&body, "Node").map_err(unreadable)?;
+        if let Some(version) = wire::version(&object) {
+            self.rewinds.see(&format!("node {name}"), version, asked);
+        }
         decode_node(&object).map(Some).map_err(unreadable)
     }
 
@@ -341,17 +355,18 @@ impl Api {
             .and_then(|date| jiff::fmt::rfc2822::parse(date).ok().map(|zoned| zoned.timestamp())))
     }
 
-    /// One page of a list, as it came.
+    /// One page of a list, as it came, if it has no more than `most` bytes.
     pub(super) async fn list_page(
         &self,
         resource: &'static str,
         query: &str,
         within: Duration,
+        most: usize,
     ) -> Result<Bytes, RequestError> {
         let path = format!("/api/v1/{resource}?{query}");
         let request = request(Method::GET, &path, wire::MEDIA_TYPE, None, &Value::Null)?;
-        let (_, body) = self.send(Label { verb: "list", resource }, request, within).await?;
-        Ok(body)
+        let label = Label { verb: "list", resource };
+        self.send_for(label, request, within, most).await.map(|(_, body)| body)
     }
 
     /// Opens a watch and returns its stream. Only the headers have a timeout.
@@ -420,6 +435,17 @@ impl Api {
         request: Request<Body>,
         within: Duration,
     ) -> Result<(Response<()>, Bytes), RequestError> {
+        self.send_for(label, request, within, LARGEST_ANSWER).await
+    }
+
+    /// The same for an answer of no more than `most` bytes.
+    async fn send_for(
+        &self,
+        label: Label,
+        request: Request<Body>,
+        within: Duration,
+        most: usize,
+    ) -> Result<(Response<()>, Bytes), RequestError> {
         let start = Instant::now();
         let within = if label.needs_lease() {
             let left = self.gate.left().ok_or(RequestError::NotLeading)?;
@@ -434,8 +460,12 @@ impl Api {
                 return Err(refusal(response).await);
             }
             let (head, body) = response.into_parts();
-            let body = Limited::new(body, LARGEST_ANSWER).collect().await;
-            let body = body.map_err(|error| RequestError::Transport(chain(&*error)))?.to_bytes();
+            let body = Limited::new(body, most).collect().await;
+            let body = body.map_err(|error| match error.is::<LengthLimitError>() {
+                true => RequestError::TooLarge(most),
+                false => RequestError::Transport(chain(&*error)),
+            });
+            let body = body?.to_bytes();
             match other_form(&head.headers) {
                 Some(other) if form.is_some_and(|form| form == wire::MEDIA_TYPE) => {
                     Err(wrong_form(&other, &body))
@@ -458,6 +488,7 @@ impl Api {
                 | RequestError::WrongPeer(_)
                 | RequestError::Credentials(_)
                 | RequestError::Body(_)
+                | RequestError::TooLarge(_)
                 | RequestError::NotLeading,
             ) => "error".to_owned(),
         };

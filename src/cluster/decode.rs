@@ -1,26 +1,38 @@
 //! From the wire to the model: the few fields that decisions are made from.
+//!
+//! An object is read part by part. What is essential (name, UID, the node that a pod is bound to) must
+//! be there; every other part that cannot be read counts as absent, is reported as a [`Flaw`] and hides
+//! nothing else. Absence means the safe side: an unreadable toleration tolerates everything, since a
+//! pod must not go for bytes that nobody understands, and an unreadable taint removes nobody.
+//!
+//! Whoever writes an object decides how much there is to read. So each list has a bound, and what one
+//! object takes of time and room is linear in its length.
 
-use std::fmt::Display;
+use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use jiff::Timestamp;
-use prost::Message;
 
 use super::Mark;
 use super::intern::{Lists, Texts};
-use super::wire;
+use super::wire::fields::{Malformed, Value, all, fields};
 use crate::model::{
-    ConditionStatus, Disruption, Effect, Node, NodeName, Operator, Pod, PodClass, Ready, Taint,
-    Toleration, Uid,
+    ConditionStatus, Disruption, Effect, Node, NodeName, Pod, PodClass, Ready, Taint, Uid,
 };
 
+mod tolerations;
 mod upkeep;
 
 pub use upkeep::{Watched, decode_node_upkeep};
 
 /// Marks the API's shadow of a static pod; its value does not matter.
-const MIRROR_ANNOTATION: &str = "kubernetes.io/config.mirror";
+const MIRROR_ANNOTATION: &[u8] = b"kubernetes.io/config.mirror";
+/// So many NoExecute taints are read of a node, and those of an outage whatever their place: each is
+/// compared with the tolerations of every pod there.
+const MOST_TAINTS: usize = 128;
+/// So much is read of an annotation of ours, in bytes. The longest that we write is a tenth of it.
+const LONGEST_ANNOTATION: usize = 32 << 10;
 
 /// An object that cannot be turned into facts.
 #[derive(Debug, thiserror::Error)]
@@ -34,27 +46,105 @@ pub struct DecodeError {
     pub reason: String,
 }
 
+/// A part of an object that counts as absent, though something is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flaw {
+    /// The field, for example `spec.tolerations`.
+    pub field: &'static str,
+    /// What is wrong with it.
+    pub cause: FlawCause,
+}
+
+/// What is wrong with a part of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FlawCause {
+    /// It is not there, though the API server always writes it.
+    Absent,
+    /// It is no UTF-8.
+    NoText,
+    /// It breaks off or is mixed up.
+    Malformed,
+    /// There is more of it than is read.
+    TooLong,
+}
+
+impl fmt::Display for Flaw {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let cause = match self.cause {
+            FlawCause::Absent => "is absent",
+            FlawCause::NoText => "is not UTF-8",
+            FlawCause::Malformed => "breaks off",
+            FlawCause::TooLong => "is longer than what is read of it",
+        };
+        write!(f, "{} {cause}", self.field)
+    }
+}
+
+/// The flaws of one object, each once.
+#[derive(Debug, Default)]
+struct Flaws(Vec<Flaw>);
+
+impl Flaws {
+    fn add(&mut self, field: &'static str, cause: FlawCause) {
+        let flaw = Flaw { field, cause };
+        if !self.0.contains(&flaw) {
+            self.0.push(flaw);
+        }
+    }
+
+    /// The text that these bytes are; none if they are no UTF-8.
+    fn text<'a>(&mut self, bytes: &'a [u8], field: &'static str) -> Option<&'a str> {
+        let text = std::str::from_utf8(bytes).ok();
+        if text.is_none() {
+            self.add(field, FlawCause::NoText);
+        }
+        text
+    }
+
+    /// The value of an annotation of ours. What is no UTF-8 in it is replaced, as the API server does
+    /// where it answers in JSON, and what is too long is cut: whoever reads it finds a record that it
+    /// cannot read, and replaces it.
+    fn annotation(&mut self, value: &[u8]) -> Arc<str> {
+        const FIELD: &str = "metadata.annotations";
+        let read = &value[..value.len().min(LONGEST_ANNOTATION)];
+        if read.len() < value.len() {
+            self.add(FIELD, FlawCause::TooLong);
+        }
+        match std::str::from_utf8(read) {
+            Ok(text) => Arc::from(text),
+            Err(error) => {
+                // A character that was cut is no fault of who wrote it.
+                if read.len() == value.len() || error.error_len().is_some() {
+                    self.add(FIELD, FlawCause::NoText);
+                }
+                Arc::from(String::from_utf8_lossy(read))
+            }
+        }
+    }
+}
+
 /// Decodes pods, sharing what they have in common.
 #[derive(Debug, Default)]
 pub struct PodDecoder {
-    /// Empty between two pods; kept for the room in its lists.
-    wire: wire::Pod,
     texts: Texts,
     tolerations: Lists,
+    flaws: Flaws,
 }
 
 impl PodDecoder {
     /// The facts of a pod in protobuf, or `None` if it is not bound to a node.
     ///
     /// # Errors
-    /// A field that is needed is absent or cannot be read.
+    /// A field that is essential is absent or cannot be read.
     pub fn decode(&mut self, object: &Bytes) -> Result<Option<Pod>, DecodeError> {
-        let mut wire = std::mem::take(&mut self.wire);
-        let read = wire.merge(object.clone()).map_err(|error| error.to_string());
-        let facts = read.and_then(|()| self.facts(&wire));
-        wire.clear(); // Or it would hold on to the body that the object came in.
-        self.wire = wire;
-        facts.map_err(|reason| broken(object, reason))
+        self.flaws.0.clear();
+        let mut meta = Meta::default();
+        self.facts(object, &mut meta).map_err(|reason| meta.broken(reason))
+    }
+
+    /// What could not be read of the pod that was decoded last.
+    pub fn flaws(&self) -> &[Flaw] {
+        &self.flaws.0
     }
 
     /// Forgets what no pod shares any more.
@@ -63,43 +153,69 @@ impl PodDecoder {
         self.texts.prune();
     }
 
-    fn facts(&mut self, wire: &wire::Pod) -> Result<Option<Pod>, String> {
-        let (meta, spec, status) = (&wire.metadata, &wire.spec, &wire.status);
+    fn facts<'a>(&mut self, object: &'a [u8], meta: &mut Meta<'a>) -> Result<Option<Pod>, String> {
+        let Self { texts, tolerations, flaws } = self;
+        let mut is_mirror = false;
+        let mut spec = PodSpec::default();
+        let mut status = PodStatus::default();
+        for field in fields(object) {
+            match field.map_err(|Malformed| BROKEN)? {
+                (1, Value::Bytes(message)) => meta.read(message, flaws, |key, _| {
+                    is_mirror |= key == MIRROR_ANNOTATION;
+                }),
+                (2, Value::Bytes(message)) => spec.read(message, flaws),
+                (3, Value::Bytes(message)) => status.read(message, flaws),
+                _ => {}
+            }
+        }
         if spec.node_name.is_empty() {
             return Ok(None);
         }
-        let scheduled =
-            condition(&status.conditions, "PodScheduled").filter(|c| c.status == "True");
-        let bound = scheduled
-            .and_then(|c| time(c.last_transition_time))
-            .or_else(|| time(meta.creation_timestamp))
-            .ok_or("metadata.creationTimestamp is absent")?;
-        let class = if meta.deletion_timestamp.is_some() {
+        let name = meta.name()?;
+        let uid = meta.uid()?;
+        let namespace = essential(meta.namespace, "metadata.namespace")?;
+        let node = essential(spec.node_name, "spec.nodeName")?;
+        let scheduled = status.scheduled.filter(|condition| condition.status == b"True");
+        let scheduled = scheduled.and_then(|condition| time(condition.transition?));
+        let bound = scheduled.or(meta.created).unwrap_or_else(|| {
+            // Not known is later than any stamp: no countdown may end too early for want of it.
+            flaws.add("metadata.creationTimestamp", FlawCause::Absent);
+            Timestamp::MAX
+        });
+        let class = if meta.deleted {
             PodClass::Terminating
-        } else if annotation(meta, MIRROR_ANNOTATION).is_some() {
+        } else if is_mirror {
             PodClass::Mirror
-        } else if matches!(&status.phase[..], b"Succeeded" | b"Failed") {
+        } else if matches!(status.phase, b"Succeeded" | b"Failed") {
             PodClass::Finished
         } else {
             PodClass::Ordinary
         };
-        let disruption = match condition(&status.conditions, "DisruptionTarget") {
-            Some(c) if c.status != "True" => Disruption::None,
-            Some(c) if c.reason == Mark::REASON && c.message == Mark::MESSAGE => {
+        let disruption = match status.disruption {
+            Some(c) if c.status != b"True" => Disruption::None,
+            Some(c)
+                if c.reason == Mark::REASON.as_bytes() && c.message == Mark::MESSAGE.as_bytes() =>
+            {
                 Disruption::ByTaint
             }
             Some(_) => Disruption::Foreign,
             None => Disruption::None,
         };
-        let texts = &mut self.texts;
-        let tolerations = self.tolerations.get(&spec.tolerations, |messages| {
-            messages.iter().map(|message| toleration(texts, message)).collect()
-        })?;
+        let messages = all(object, 2).flat_map(|spec| all(spec, 22));
+        let tolerations = if spec.is_cut {
+            tolerations::read(texts, messages, true, flaws)
+        } else {
+            tolerations.get(messages, |messages| {
+                let before = flaws.0.len();
+                let list = tolerations::read(texts, messages, false, flaws);
+                (list, flaws.0.len() == before)
+            })
+        };
         Ok(Some(Pod {
-            uid: uid(meta)?,
-            namespace: self.texts.get(text(&meta.namespace, "metadata.namespace")?),
-            name: Arc::from(name(meta)?),
-            node: NodeName(self.texts.get(text(&spec.node_name, "spec.nodeName")?)),
+            uid,
+            namespace: texts.get(namespace),
+            name: Arc::from(name),
+            node: NodeName(texts.get(node)),
             tolerations,
             bound,
             class,
@@ -109,117 +225,318 @@ impl PodDecoder {
     }
 }
 
-fn toleration(texts: &mut Texts, message: &Bytes) -> Result<Toleration, String> {
-    let wrong = |error: prost::DecodeError| format!("spec.tolerations: {error}");
-    let wire = wire::Toleration::decode(message.clone()).map_err(wrong)?;
-    let effect = text(&wire.effect, "spec.tolerations.effect")?;
-    Ok(Toleration {
-        key: texts.get(text(&wire.key, "spec.tolerations.key")?),
-        operator: Operator::parse(text(&wire.operator, "spec.tolerations.operator")?),
-        value: texts.get(text(&wire.value, "spec.tolerations.value")?),
-        effect: (!effect.is_empty()).then(|| Effect::parse(effect)),
-        seconds: wire.toleration_seconds,
-    })
+/// Why an object whose parts cannot be told apart is not read.
+const BROKEN: &str = "it breaks off or is mixed up";
+
+/// The metadata of an object.
+#[derive(Debug, Default)]
+struct Meta<'a> {
+    name: &'a [u8],
+    namespace: &'a [u8],
+    uid: &'a [u8],
+    generation: i64,
+    created: Option<Timestamp>,
+    deleted: bool,
+}
+
+impl<'a> Meta<'a> {
+    /// Reads `meta.v1.ObjectMeta`, and hands over each annotation.
+    fn read(
+        &mut self,
+        message: &'a [u8],
+        flaws: &mut Flaws,
+        mut annotation: impl FnMut(&'a [u8], &'a [u8]),
+    ) {
+        for field in fields(message) {
+            match field {
+                Ok((1, Value::Bytes(name))) => self.name = name,
+                Ok((3, Value::Bytes(namespace))) => self.namespace = namespace,
+                Ok((5, Value::Bytes(uid))) => self.uid = uid,
+                Ok((7, value)) => self.generation = value.number().unwrap_or_default(),
+                Ok((8, Value::Bytes(moment))) => self.created = time(moment),
+                Ok((9, _)) => self.deleted = true,
+                Ok((12, Value::Bytes(message))) => match entry(message) {
+                    Ok((key, value)) => annotation(key, value),
+                    Err(Malformed) => flaws.add("metadata.annotations", FlawCause::Malformed),
+                },
+                Ok(_) => {}
+                Err(Malformed) => flaws.add("metadata", FlawCause::Malformed),
+            }
+        }
+    }
+
+    fn name(&self) -> Result<&'a str, String> {
+        match essential(self.name, "metadata.name")? {
+            "" => Err("metadata.name is absent".to_owned()),
+            name => Ok(name),
+        }
+    }
+
+    fn uid(&self) -> Result<Uid, String> {
+        let wrong = |error: crate::model::ParseUidError| format!("metadata.uid: {error}");
+        essential(self.uid, "metadata.uid")?.parse().map_err(wrong)
+    }
+
+    /// Says which object it was that cannot be read for this reason.
+    fn broken(&self, reason: String) -> DecodeError {
+        let name = String::from_utf8_lossy(self.name);
+        let name = if name.is_empty() { "(no name)" } else { &name };
+        DecodeError {
+            object: if self.namespace.is_empty() {
+                name.to_owned()
+            } else {
+                format!("{}/{name}", String::from_utf8_lossy(self.namespace))
+            },
+            uid: self.uid().ok(),
+            reason,
+        }
+    }
+}
+
+/// What is read of `core.v1.PodSpec`, but for the tolerations.
+#[derive(Debug, Default)]
+struct PodSpec<'a> {
+    node_name: &'a [u8],
+    /// It breaks off, and with it perhaps the tolerations.
+    is_cut: bool,
+}
+
+impl<'a> PodSpec<'a> {
+    fn read(&mut self, message: &'a [u8], flaws: &mut Flaws) {
+        for field in fields(message) {
+            match field {
+                Ok((10, Value::Bytes(name))) => self.node_name = name,
+                Ok(_) => {}
+                Err(Malformed) => {
+                    self.is_cut = true;
+                    flaws.add("spec", FlawCause::Malformed);
+                }
+            }
+        }
+    }
+}
+
+/// What is read of `core.v1.PodStatus`.
+#[derive(Debug, Default)]
+struct PodStatus<'a> {
+    phase: &'a [u8],
+    scheduled: Option<Condition<'a>>,
+    disruption: Option<Condition<'a>>,
+}
+
+impl<'a> PodStatus<'a> {
+    fn read(&mut self, message: &'a [u8], flaws: &mut Flaws) {
+        for field in fields(message) {
+            match field {
+                Ok((1, Value::Bytes(phase))) => self.phase = phase,
+                Ok((2, Value::Bytes(message))) => {
+                    let Some(condition) = Condition::read(message, flaws) else { continue };
+                    let place = match condition.kind {
+                        b"PodScheduled" => &mut self.scheduled,
+                        b"DisruptionTarget" => &mut self.disruption,
+                        _ => continue,
+                    };
+                    place.get_or_insert(condition);
+                }
+                Ok(_) => {}
+                Err(Malformed) => flaws.add("status", FlawCause::Malformed),
+            }
+        }
+    }
+}
+
+/// `core.v1.PodCondition` or `core.v1.NodeCondition`: what is read of them has the same numbers.
+#[derive(Clone, Copy, Debug, Default)]
+struct Condition<'a> {
+    kind: &'a [u8],
+    status: &'a [u8],
+    heartbeat: Option<&'a [u8]>,
+    transition: Option<&'a [u8]>,
+    reason: &'a [u8],
+    message: &'a [u8],
+}
+
+impl<'a> Condition<'a> {
+    fn read(message: &'a [u8], flaws: &mut Flaws) -> Option<Self> {
+        let mut condition = Self::default();
+        for field in fields(message) {
+            let Ok((number, value)) = field else {
+                flaws.add("status.conditions", FlawCause::Malformed);
+                return None;
+            };
+            let Some(bytes) = value.bytes() else { continue };
+            match number {
+                1 => condition.kind = bytes,
+                2 => condition.status = bytes,
+                3 => condition.heartbeat = Some(bytes),
+                4 => condition.transition = Some(bytes),
+                5 => condition.reason = bytes,
+                6 => condition.message = bytes,
+                _ => {}
+            }
+        }
+        Some(condition)
+    }
 }
 
 /// The facts of a node in protobuf.
 ///
 /// # Errors
-/// A field that is needed is absent or cannot be read.
+/// A field that is essential is absent or cannot be read.
 pub fn decode_node(object: &Bytes) -> Result<Node, DecodeError> {
-    let read = wire::Node::decode(object.clone()).map_err(|error| error.to_string());
-    read.and_then(|wire| node(&wire)).map_err(|reason| broken(object, reason))
+    read_node(object, None).map(|(node, _)| node)
 }
 
-fn node(wire: &wire::Node) -> Result<Node, String> {
-    let ready = condition(&wire.status.conditions, "Ready");
-    let record = annotation(&wire.metadata, Node::SINCE_ANNOTATION);
-    let removing = wire.spec.taints.iter().filter(|taint| taint.effect == "NoExecute");
+/// The facts of a node in protobuf, with those that drain policies need where something is `watched`,
+/// and what could not be read of it.
+///
+/// # Errors
+/// A field that is essential is absent or cannot be read.
+pub fn read_node(
+    object: &Bytes,
+    watched: Option<&Watched>,
+) -> Result<(Node, Vec<Flaw>), DecodeError> {
+    let (mut meta, mut flaws) = (Meta::default(), Flaws::default());
+    let mut node = node(object, &mut meta, &mut flaws).map_err(|reason| meta.broken(reason))?;
+    if let Some(watched) = watched {
+        node.upkeep = Some(Arc::new(upkeep::read(object, meta.deleted, watched, &mut flaws)));
+    }
+    Ok((node, flaws.0))
+}
+
+fn node<'a>(object: &'a [u8], meta: &mut Meta<'a>, flaws: &mut Flaws) -> Result<Node, String> {
+    let mut record = None;
+    let mut taints = Vec::new();
+    let mut ready = None;
+    for field in fields(object) {
+        match field.map_err(|Malformed| BROKEN)? {
+            (1, Value::Bytes(message)) => meta.read(message, flaws, |key, value| {
+                if key == Node::SINCE_ANNOTATION.as_bytes() {
+                    record.get_or_insert(value);
+                }
+            }),
+            (2, Value::Bytes(spec)) => read_taints(spec, &mut taints, flaws),
+            (3, Value::Bytes(status)) => {
+                for field in fields(status) {
+                    match field {
+                        Ok((4, Value::Bytes(message))) if ready.is_none() => {
+                            let condition = Condition::read(message, flaws);
+                            ready = condition.filter(|condition| condition.kind == b"Ready");
+                        }
+                        Ok(_) => {}
+                        Err(Malformed) => flaws.add("status", FlawCause::Malformed),
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
     Ok(Node {
-        name: NodeName::from(name(&wire.metadata)?),
-        uid: uid(&wire.metadata)?,
-        taints: removing.map(taint).collect::<Result<_, _>>()?,
+        name: NodeName::from(meta.name()?),
+        uid: meta.uid()?,
+        taints: taints.into(),
         ready: Ready {
-            status: match ready.map(|c| &c.status[..]) {
+            status: match ready.map(|condition| condition.status) {
                 Some(b"True") => ConditionStatus::True,
                 Some(b"False") => ConditionStatus::False,
                 _ => ConditionStatus::Unknown,
             },
-            since: ready.and_then(|c| time(c.last_transition_time)),
+            since: ready.and_then(|condition| time(condition.transition?)),
         },
-        since_annotation: match record {
-            Some(record) => Some(Arc::from(text(record, "metadata.annotations")?)),
-            None => None,
-        },
+        since_annotation: record.map(|record| flaws.annotation(record)),
         upkeep: None,
     })
 }
 
-fn taint(wire: &wire::Taint) -> Result<Taint, String> {
-    Ok(Taint {
-        key: Arc::from(text(&wire.key, "spec.taints.key")?),
-        value: Arc::from(text(&wire.value, "spec.taints.value")?),
-        effect: Effect::NoExecute,
-        time_added: time(wire.time_added),
-    })
-}
-
-fn uid(meta: &wire::ObjectMeta) -> Result<Uid, String> {
-    let wrong = |error: crate::model::ParseUidError| format!("metadata.uid: {error}");
-    text(&meta.uid, "metadata.uid")?.parse().map_err(wrong)
-}
-
-fn name(meta: &wire::ObjectMeta) -> Result<&str, String> {
-    match text(&meta.name, "metadata.name")? {
-        "" => Err("metadata.name is absent".to_owned()),
-        name => Ok(name),
+/// The NoExecute taints of a `core.v1.NodeSpec`, after those that are there.
+fn read_taints(spec: &[u8], taints: &mut Vec<Taint>, flaws: &mut Flaws) {
+    for field in fields(spec) {
+        match field {
+            Ok((5, Value::Bytes(message))) => {
+                let Some(taint) = taint(message, flaws) else { continue };
+                if taints.len() < MOST_TAINTS || taint.is_outage() {
+                    taints.push(taint);
+                } else {
+                    flaws.add("spec.taints", FlawCause::TooLong);
+                }
+            }
+            Ok(_) => {}
+            Err(Malformed) => flaws.add("spec", FlawCause::Malformed),
+        }
     }
 }
 
-fn condition<'a>(conditions: &'a [wire::Condition], kind: &str) -> Option<&'a wire::Condition> {
-    conditions.iter().find(|condition| condition.r#type == kind)
+/// A taint with effect NoExecute.
+fn taint(message: &[u8], flaws: &mut Flaws) -> Option<Taint> {
+    let (mut key, mut value, mut effect, mut added) = (&[][..], &[][..], &[][..], None);
+    for field in fields(message) {
+        match field {
+            Ok((1, Value::Bytes(bytes))) => key = bytes,
+            Ok((2, Value::Bytes(bytes))) => value = bytes,
+            Ok((3, Value::Bytes(bytes))) => effect = bytes,
+            Ok((4, Value::Bytes(moment))) => added = time(moment),
+            Ok(_) => {}
+            Err(Malformed) => {
+                flaws.add("spec.taints", FlawCause::Malformed);
+                return None;
+            }
+        }
+    }
+    if effect != b"NoExecute" {
+        return None;
+    }
+    Some(Taint {
+        key: Arc::from(flaws.text(key, "spec.taints.key")?),
+        value: Arc::from(flaws.text(value, "spec.taints.value")?),
+        effect: Effect::NoExecute,
+        time_added: added,
+    })
 }
 
-fn annotation<'a>(meta: &'a wire::ObjectMeta, key: &str) -> Option<&'a Bytes> {
-    meta.annotations.iter().find(|entry| entry.key == key).map(|entry| &entry.value)
+/// An entry of a map of texts.
+fn entry(message: &[u8]) -> Result<(&[u8], &[u8]), Malformed> {
+    let (mut key, mut value) = (&[][..], &[][..]);
+    for field in fields(message) {
+        match field? {
+            (1, Value::Bytes(bytes)) => key = bytes,
+            (2, Value::Bytes(bytes)) => value = bytes,
+            _ => {}
+        }
+    }
+    Ok((key, value))
 }
 
-fn text<'a>(bytes: &'a Bytes, field: &str) -> Result<&'a str, String> {
+/// A text that nothing can be done without.
+fn essential<'a>(bytes: &'a [u8], field: &str) -> Result<&'a str, String> {
     std::str::from_utf8(bytes).map_err(|error| format!("{field}: {error}"))
 }
 
-/// The server knows whole seconds only, and a time without them is none. One that is beyond the end
-/// of time (some write the last second of the year 9999 for "never") is that end: an object is not
-/// to be lost for it.
-fn time(wire: Option<wire::Time>) -> Option<Timestamp> {
-    let seconds = wire?.seconds?;
+/// A `meta.v1.Time`. The server knows whole seconds only, and a time without them is none. One that is
+/// beyond the end of time (some write the last second of the year 9999 for "never") is that end: an
+/// object is not to be lost for it.
+fn time(message: &[u8]) -> Option<Timestamp> {
+    let mut seconds = None;
+    for field in fields(message) {
+        match field.ok()? {
+            (1, value) => seconds = value.number(),
+            _ => {}
+        }
+    }
+    let seconds = seconds?;
     let end = if seconds < 0 { Timestamp::MIN } else { Timestamp::MAX };
     Some(Timestamp::from_second(seconds).unwrap_or(end))
 }
 
-/// Says which object it was, reading its metadata alone and up to where it breaks.
-fn broken(object: &Bytes, reason: impl Display) -> DecodeError {
-    let mut wire = wire::Object::default();
-    let _ = wire.merge(object.clone());
-    let meta = wire.metadata;
-    let name = String::from_utf8_lossy(&meta.name);
-    let name = if name.is_empty() { "(no name)" } else { &name };
-    DecodeError {
-        object: if meta.namespace.is_empty() {
-            name.to_owned()
-        } else {
-            format!("{}/{name}", String::from_utf8_lossy(&meta.namespace))
-        },
-        uid: uid(&meta).ok(),
-        reason: reason.to_string(),
-    }
-}
-
 #[cfg(test)]
 pub(super) mod tests {
+    use prost::Message;
+
     use super::*;
+    use crate::cluster::wire;
+    use crate::model::Operator;
 
     const UID: &str = "0a1b2c3d-4e5f-4677-8899-aabbccddeeff";
+    const MIRROR: &str = "kubernetes.io/config.mirror";
 
     pub(super) fn seconds(text: &str) -> wire::Time {
         wire::Time { seconds: Some(text.parse::<Timestamp>().unwrap().as_second()) }
@@ -314,7 +631,7 @@ pub(super) mod tests {
     #[test]
     fn classes_are_told_apart() {
         let mirror = pod(|pod| {
-            pod.metadata.annotations = vec![entry("other", "x"), entry(MIRROR_ANNOTATION, "abc")];
+            pod.metadata.annotations = vec![entry("other", "x"), entry(MIRROR, "abc")];
         });
         assert_eq!(mirror.class, PodClass::Mirror);
         let deleted = pod(|pod| {
@@ -373,7 +690,7 @@ pub(super) mod tests {
     fn nothing_of_one_pod_shows_in_the_next() {
         let mut decoder = PodDecoder::default();
         let rich = wire_pod(|pod| {
-            pod.metadata.annotations = vec![entry(MIRROR_ANNOTATION, "abc")];
+            pod.metadata.annotations = vec![entry(MIRROR, "abc")];
             pod.metadata.generation = 9;
             tolerating(pod, &wire::Toleration::default());
             pod.status.conditions.push(scheduled("True", "2026-01-01T12:09:00Z"));
@@ -453,8 +770,7 @@ pub(super) mod tests {
         let whole = wire_pod(|_| ());
         let cut = whole.slice(..whole.len() - 3);
         let not_a_text = wire_pod(|pod| pod.spec.node_name = Bytes::from_static(b"\xff"));
-        let not_a_list = wire_pod(|pod| pod.spec.tolerations = vec![Bytes::from_static(b"\x0a")]);
-        for bad in [cut, not_a_text, not_a_list] {
+        for bad in [cut, not_a_text] {
             let error = decoder.decode(&bad).unwrap_err();
             assert_eq!(error.object, "shop/web-0", "{error}");
             assert_eq!(error.uid, Some(UID.parse().unwrap()), "{error}");
@@ -465,5 +781,172 @@ pub(super) mod tests {
         assert_eq!((error.object.as_str(), error.uid), ("(no name)", None));
         let error = decode_node(&wire_node(|node| node.metadata.uid = "n1".into())).unwrap_err();
         assert!(error.to_string().contains("not a UID"), "{error}");
+    }
+
+    /// The pod, and what could not be read of it.
+    fn flawed(change: impl FnOnce(&mut wire::Pod)) -> (Pod, Vec<String>) {
+        let mut decoder = PodDecoder::default();
+        let pod = decoder.decode(&wire_pod(change)).unwrap().expect("bound to a node");
+        (pod, decoder.flaws().iter().map(ToString::to_string).collect())
+    }
+
+    #[test]
+    fn no_part_that_can_be_done_without_hides_a_pod() {
+        let no_text = || Bytes::from_static(b"\xff");
+        let (pod, flaws) = flawed(|pod| {
+            pod.status.phase = no_text();
+            pod.metadata.annotations = vec![wire::MapEntry { key: no_text(), value: no_text() }];
+            let condition = || wire::Condition { r#type: no_text(), ..Default::default() };
+            pod.status.conditions = vec![
+                condition(),
+                wire::Condition { r#type: "PodScheduled".into(), reason: no_text(), ..condition() },
+            ];
+        });
+        assert_eq!((pod.class, flaws), (PodClass::Ordinary, vec![]), "nobody needs any of it");
+        let (pod, flaws) = flawed(|pod| pod.metadata.creation_timestamp = None);
+        assert_eq!(pod.bound, Timestamp::MAX, "no countdown of it ends too early");
+        assert_eq!(flaws, ["metadata.creationTimestamp is absent"]);
+    }
+
+    #[test]
+    fn a_part_that_breaks_off_costs_itself_and_never_evicts_early() {
+        let whole = wire::Pod::decode(wire_pod(|pod| {
+            pod.metadata.deletion_timestamp = Some(seconds("2026-01-01T12:00:30Z"));
+            tolerating(pod, &no_execute("a"));
+        }));
+        let whole = whole.unwrap();
+        let part = |number: u8, bytes: Vec<u8>| {
+            let length = u8::try_from(bytes.len()).unwrap();
+            [vec![number << 3 | 2, length], bytes].concat()
+        };
+        let broken_off = |mut bytes: Vec<u8>| {
+            bytes.extend([0x0a, 9]);
+            bytes
+        };
+        let (meta, spec) = (whole.metadata.encode_to_vec(), whole.spec.encode_to_vec());
+        let object = [
+            part(1, broken_off(meta)),
+            part(2, broken_off(spec)),
+            part(3, broken_off(b"\x0a\x06Failed".to_vec())),
+        ];
+        let mut decoder = PodDecoder::default();
+        let pod = decoder.decode(&object.concat().into()).unwrap().expect("bound to a node");
+        assert_eq!(pod.class, PodClass::Terminating);
+        let keys: Vec<_> = pod.tolerations.iter().map(|t| (&*t.key, t.seconds)).collect();
+        assert_eq!(keys, [("a", None), ("", None)], "what may have followed tolerates everything");
+        let said: Vec<_> = decoder.flaws().iter().map(ToString::to_string).collect();
+        assert_eq!(said, ["metadata breaks off", "spec breaks off", "status breaks off"]);
+    }
+
+    fn no_execute(key: &str) -> wire::Toleration {
+        wire::Toleration {
+            key: key.to_owned().into(),
+            operator: "Exists".into(),
+            effect: "NoExecute".into(),
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn an_unreadable_toleration_tolerates_everything_and_those_before_it_count_first() {
+        let no_text = wire::Toleration { value: Bytes::from_static(b"\xff"), ..no_execute("b") };
+        for bad in [Bytes::from_static(b"\x0a"), no_text.encode_to_vec().into()] {
+            let mut decoder = PodDecoder::default();
+            let object = wire_pod(|pod| {
+                let some = wire::Toleration { toleration_seconds: Some(5), ..no_execute("a") };
+                tolerating(pod, &some);
+                pod.spec.tolerations.push(bad);
+                tolerating(pod, &no_execute("c"));
+            });
+            for _ in 0..2 {
+                let pod = decoder.decode(&object).unwrap().unwrap();
+                let [first, rest] = &*pod.tolerations else { panic!("{:?}", pod.tolerations) };
+                assert_eq!((&*first.key, first.seconds), ("a", Some(5)));
+                assert_eq!((&*rest.key, rest.operator, rest.seconds), ("", Operator::Exists, None));
+                assert_eq!((rest.effect, rest.index), (None, 1));
+                assert_eq!(decoder.flaws().len(), 1, "said of each pod that has it");
+            }
+        }
+    }
+
+    #[test]
+    fn tolerations_that_cannot_count_are_not_kept_and_the_others_keep_their_place() {
+        let (pod, flaws) = flawed(|pod| {
+            let other = |effect: &'static str| wire::Toleration {
+                effect: effect.into(),
+                ..no_execute("other")
+            };
+            for effect in ["NoSchedule", "PreferNoSchedule", "Strange"] {
+                tolerating(pod, &other(effect));
+            }
+            let strange = wire::Toleration { operator: "Like".into(), ..no_execute("x") };
+            tolerating(pod, &strange);
+            tolerating(pod, &no_execute("a"));
+            let again = wire::Toleration { toleration_seconds: Some(9), ..no_execute("a") };
+            tolerating(pod, &again);
+            tolerating(pod, &wire::Toleration { effect: "".into(), ..no_execute("b") });
+            tolerating(pod, &wire::Toleration { toleration_seconds: Some(7), ..no_execute("") });
+            tolerating(pod, &no_execute("hidden"));
+        });
+        let kept: Vec<_> = pod.tolerations.iter().map(|t| (t.index, &*t.key, t.seconds)).collect();
+        assert_eq!(kept, [(4, "a", None), (6, "b", None), (7, "", Some(7))]);
+        assert!(flaws.is_empty(), "{flaws:?}");
+    }
+
+    #[test]
+    fn of_more_tolerations_than_anybody_needs_the_first_count_and_the_rest_tolerates_everything() {
+        let many = |length: usize| {
+            flawed(|pod| {
+                for number in 0..10_000 {
+                    let key = format!("{number:0length$}");
+                    tolerating(pod, &no_execute(&key));
+                }
+            })
+        };
+        for (length, most) in [(5, 64), (300, 13)] {
+            let (pod, flaws) = many(length);
+            assert_eq!(pod.tolerations.len(), most + 1);
+            let rest = pod.tolerations.last().unwrap();
+            assert_eq!((&*rest.key, rest.seconds, rest.index as usize), ("", None, most));
+            assert_eq!(flaws, ["spec.tolerations is longer than what is read of it"]);
+        }
+    }
+
+    #[test]
+    fn of_more_taints_than_anybody_needs_the_first_count_and_those_of_an_outage() {
+        let object = wire_node(|node| {
+            let taint = |key: String| wire::Taint {
+                key: key.into(),
+                effect: "NoExecute".into(),
+                ..wire::Taint::default()
+            };
+            node.spec.taints = (0..10_000).map(|number| taint(number.to_string())).collect();
+            node.spec.taints.push(taint(Taint::UNREACHABLE.to_owned()));
+            node.spec.taints.insert(
+                0,
+                wire::Taint { key: Bytes::from_static(b"\xff"), ..taint(String::new()) },
+            );
+        });
+        let (node, flaws) = read_node(&object, None).unwrap();
+        assert_eq!(node.taints.len(), MOST_TAINTS + 1);
+        assert!(node.taints.last().unwrap().is_outage());
+        assert_eq!(&*node.taints[0].key, "0", "one that cannot be read removes nobody");
+        let said: Vec<_> = flaws.iter().map(ToString::to_string).collect();
+        let expected =
+            ["spec.taints.key is not UTF-8", "spec.taints is longer than what is read of it"];
+        assert_eq!(said, expected);
+    }
+
+    #[test]
+    fn an_annotation_of_ours_is_read_up_to_its_bound_and_cut_between_characters() {
+        let long = "é".repeat(LONGEST_ANNOTATION);
+        let object = wire_node(|node| {
+            node.metadata.annotations = vec![entry(Node::SINCE_ANNOTATION, &format!("x{long}"))];
+        });
+        let (node, flaws) = read_node(&object, None).unwrap();
+        let record = node.since_annotation.unwrap();
+        assert!(record.len() <= LONGEST_ANNOTATION + 2, "{}", record.len());
+        let said: Vec<_> = flaws.iter().map(ToString::to_string).collect();
+        assert_eq!(said, ["metadata.annotations is longer than what is read of it"]);
     }
 }

@@ -2,24 +2,47 @@
 //!
 //! A cluster of 150,000 pods has a few thousand node names and a handful of different toleration
 //! lists. Nobody says when the last pod with a text is gone, so what nobody else holds is
-//! forgotten from time to time: never less often than when twice as much has come together as
-//! was left the last time.
+//! forgotten from time to time: never less often than when as many bytes again have come together as
+//! were left the last time. Bytes count and not entries, since whoever writes a pod chooses how long
+//! they are.
 
 use std::sync::Arc;
 
 use ahash::{AHashMap, AHashSet};
-use bytes::Bytes;
 
 use crate::model::Toleration;
 
-/// Below this number of entries nothing is forgotten unasked.
-const FEW: usize = 1024;
+/// Below so many bytes nothing is forgotten unasked.
+const FEW: usize = 128 << 10;
+/// What an entry costs beside its text: its place in the table and the counters of what is shared.
+const ENTRY: usize = 48;
+/// A list in more bytes than this is not shared: it would be its own key, and no workload that has
+/// many pods has one.
+const LONGEST_KEY: usize = 4 << 10;
 
 /// Texts, each once.
 #[derive(Debug, Default)]
 pub(super) struct Texts {
     known: AHashSet<Arc<str>>,
+    room: Room,
+}
+
+/// How much a table takes, in bytes.
+#[derive(Debug, Default)]
+struct Room {
+    taken: usize,
+    /// What was left when it was pruned the last time.
     kept: usize,
+}
+
+impl Room {
+    fn is_full(&self) -> bool {
+        self.taken >= self.kept.max(FEW) * 2
+    }
+
+    fn pruned(&mut self, left: usize) {
+        *self = Self { taken: left, kept: left };
+    }
 }
 
 impl Texts {
@@ -28,10 +51,11 @@ impl Texts {
         if let Some(known) = self.known.get(text) {
             return Arc::clone(known);
         }
-        if self.known.len() >= self.kept.max(FEW) * 2 {
+        if self.room.is_full() {
             self.prune();
         }
         let new: Arc<str> = Arc::from(text);
+        self.room.taken += text.len() + ENTRY;
         self.known.insert(Arc::clone(&new));
         new
     }
@@ -40,7 +64,7 @@ impl Texts {
     pub(super) fn prune(&mut self) {
         self.known.retain(|text| Arc::strong_count(text) > 1);
         self.known.shrink_to_fit();
-        self.kept = self.known.len();
+        self.room.pruned(self.known.iter().map(|text| text.len() + ENTRY).sum());
     }
 
     #[cfg(test)]
@@ -56,44 +80,57 @@ impl Texts {
 #[derive(Debug, Default)]
 pub(super) struct Lists {
     known: AHashMap<Box<[u8]>, Arc<[Toleration]>>,
-    kept: usize,
+    room: Room,
     key: Vec<u8>,
 }
 
 impl Lists {
-    /// The one copy of the list that these messages make up, read by `read` if it is new.
-    pub(super) fn get(
+    /// The one copy of the list that these messages make up, read by `read` if it is new. `read` says
+    /// besides whether the list may be kept for the next pod with the same.
+    pub(super) fn get<'a, M: Iterator<Item = &'a [u8]> + Clone>(
         &mut self,
-        messages: &[Bytes],
-        read: impl FnOnce(&[Bytes]) -> Result<Arc<[Toleration]>, String>,
-    ) -> Result<Arc<[Toleration]>, String> {
+        messages: M,
+        read: impl FnOnce(M) -> (Arc<[Toleration]>, bool),
+    ) -> Arc<[Toleration]> {
         self.key.clear();
-        for message in messages {
+        for message in messages.clone() {
             self.key.extend_from_slice(&message.len().to_le_bytes());
+            if self.key.len() + message.len() > LONGEST_KEY {
+                return read(messages).0;
+            }
             self.key.extend_from_slice(message);
         }
         if let Some(known) = self.known.get(self.key.as_slice()) {
-            return Ok(Arc::clone(known));
+            return Arc::clone(known);
         }
-        if self.known.len() >= self.kept.max(FEW) * 2 {
+        if self.room.is_full() {
             self.prune();
         }
-        let new = read(messages)?;
-        self.known.insert(self.key.as_slice().into(), Arc::clone(&new));
-        Ok(new)
+        let (new, is_kept) = read(messages);
+        if is_kept {
+            self.room.taken += bytes_of(&self.key, &new);
+            self.known.insert(self.key.as_slice().into(), Arc::clone(&new));
+        }
+        new
     }
 
     /// Forgets what nobody else holds.
     pub(super) fn prune(&mut self) {
         self.known.retain(|_, list| Arc::strong_count(list) > 1);
         self.known.shrink_to_fit();
-        self.kept = self.known.len();
+        self.room.pruned(self.known.iter().map(|(key, list)| bytes_of(key, list)).sum());
     }
 
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.known.len()
     }
+}
+
+/// What a list and its key take, with the texts that it may be the last to hold.
+fn bytes_of(key: &[u8], list: &[Toleration]) -> usize {
+    let texts = list.iter().map(|t| t.key.len() + t.value.len()).sum::<usize>();
+    key.len() + size_of_val(list) + texts + 2 * ENTRY
 }
 
 #[cfg(test)]
@@ -104,10 +141,15 @@ mod tests {
     fn texts_that_nobody_holds_are_forgotten_unasked_and_others_never() {
         let mut texts = Texts::default();
         let held = texts.get("held");
-        for number in 0..10 * FEW {
+        for number in 0..100_000 {
             texts.get(&number.to_string());
         }
-        assert!(texts.len() <= 2 * FEW + 1, "{}", texts.len());
+        assert!(texts.len() <= 2 * FEW / ENTRY, "{}", texts.len());
+        for number in 0..1_000 {
+            texts.get(&number.to_string().repeat(1_000));
+        }
+        let bytes: usize = texts.known.iter().map(|text| text.len()).sum();
+        assert!(bytes <= 3 * FEW, "a few long ones count as many short ones: {bytes}");
         assert!(Arc::ptr_eq(&held, &texts.get("held")));
     }
 
@@ -115,8 +157,7 @@ mod tests {
     fn a_list_is_told_from_the_same_bytes_cut_elsewhere() {
         let mut lists = Lists::default();
         let mut get = |messages: &[&'static [u8]]| {
-            let messages: Vec<_> = messages.iter().map(|m| Bytes::from_static(m)).collect();
-            lists.get(&messages, |_| Ok(Arc::from([]))).unwrap()
+            lists.get(messages.iter().copied(), |_| (Arc::from([]), true))
         };
         assert!(Arc::ptr_eq(&get(&[b"ab", b"c"]), &get(&[b"ab", b"c"])));
         get(&[b"a", b"bc"]);

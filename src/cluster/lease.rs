@@ -7,6 +7,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use serde_json::Value;
 
 use super::api::{Api, FIELD_MANAGER, JSON, Label, RequestError, request, unreadable};
+use super::rewind::Asked;
 
 const RESOURCE: &str = "leases";
 
@@ -24,8 +25,9 @@ impl Api {
         let path = format!("{}/{name}", folder(namespace));
         let label = Label { verb: "get", resource: RESOURCE };
         let request = request(Method::GET, &path, JSON, None, &Value::Null)?;
+        let asked = self.rewinds().asked();
         match self.send(label, request, within).await {
-            Ok((_, body)) => serde_json::from_slice(&body).map(Some).map_err(unreadable),
+            Ok((_, body)) => self.seen(&body, asked).map(Some),
             Err(RequestError::Status(answer)) if answer.is_not_found() => Ok(None),
             Err(error) => Err(error),
         }
@@ -49,8 +51,19 @@ impl Api {
         let path = format!("{path}?fieldManager={FIELD_MANAGER}");
         let body = serde_json::to_value(lease).map_err(unreadable)?;
         let request = request(method, &path, JSON, Some(JSON), &body)?;
+        let asked = self.rewinds().asked();
         let (_, answer) = self.send(label, request, within).await?;
-        serde_json::from_slice(&answer).map_err(unreadable)
+        self.seen(&answer, asked)
+    }
+
+    /// A lease that was answered. Its version only grows, unless the store goes back in time.
+    fn seen(&self, body: &[u8], asked: Asked) -> Result<Lease, RequestError> {
+        let lease: Lease = serde_json::from_slice(body).map_err(unreadable)?;
+        if let Some(version) = &lease.metadata.resource_version {
+            let name = lease.metadata.name.as_deref().unwrap_or_default();
+            self.rewinds().see(&format!("lease {name}"), version, asked);
+        }
+        Ok(lease)
     }
 }
 

@@ -14,6 +14,7 @@ pub struct Metrics {
     relists: IntCounterVec,
     watch_restarts: IntCounterVec,
     undecodable: IntCounterVec,
+    unread: IntCounterVec,
     connected: IntGaugeVec,
 }
 
@@ -76,6 +77,18 @@ impl Metrics {
                     &["resource"],
                 )?,
             )?,
+            unread: kept(
+                registry,
+                IntCounterVec::new(
+                    Opts::new(
+                        "ostrakon_unread_parts_total",
+                        "Parts of objects that count as absent since they cannot be read, or are \
+                         longer than anything of use, by resource; each once per object. The log \
+                         names object and part.",
+                    ),
+                    &["resource"],
+                )?,
+            )?,
             connected: kept(
                 registry,
                 IntGaugeVec::new(
@@ -105,6 +118,11 @@ impl Metrics {
 
     pub(super) fn connected(&self, resource: &str, yes: bool) {
         self.connected.with_label_values(&[resource]).set(i64::from(yes));
+    }
+
+    /// A part of an object counts as absent.
+    pub fn unread(&self, resource: &str) {
+        self.unread.with_label_values(&[resource]).inc();
     }
 
     pub(super) fn undecodable(&self, resource: &str) {

@@ -12,6 +12,7 @@ mod intern;
 mod lease;
 mod metrics;
 mod owners;
+mod rewind;
 mod view;
 pub mod watch;
 pub mod wire;
@@ -21,7 +22,9 @@ pub use api::{
     UpkeepPatch,
 };
 pub use connect::{AGENT, Cluster, ConnectError, CredentialsError, connect, open};
-pub use decode::{DecodeError, PodDecoder, Watched, decode_node, decode_node_upkeep};
+pub use decode::{
+    DecodeError, Flaw, FlawCause, PodDecoder, Watched, decode_node, decode_node_upkeep, read_node,
+};
 pub use gate::{Sent, WriteGate};
 pub use metrics::Metrics;
 pub use owners::OwnerLookup;

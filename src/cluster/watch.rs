@@ -13,7 +13,9 @@
 //!
 //! A watch that ends is taken up again at the last version seen, without a new list: the API
 //! server cuts watches that lag in a burst, and a list of 150,000 pods is what it needs least
-//! then.
+//! then. But a store that was restored from a backup has lower versions, and a watch at a higher one is
+//! silent. So a watch that broke is taken up only if the store is that far, one that was silent is
+//! followed by a list, and so is a version that is lower than one seen before, wherever it is seen.
 
 mod stream;
 
@@ -26,12 +28,17 @@ use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
 use self::stream::{Change, End, Stream};
-use super::{Api, DecodeError, Metrics, RequestError, wire};
+use super::{Api, DecodeError, Metrics, RequestError, rewind, wire};
 use crate::backoff::{self, Backoff};
 use crate::model::Uid;
 
 /// Objects per page of a list. The server's own clients use the same.
 const PAGE: usize = 500;
+/// A longer page is asked for again with half the objects: 500 pods with much in them are some 20 MB,
+/// and an object is at most 1.5 MiB.
+const LONGEST_PAGE: usize = 32 << 20;
+/// After so many bytes of objects others have their turn.
+const IN_ONE_GO: usize = 1 << 20;
 /// For how long one page may take.
 const PAGE_TIMEOUT: Duration = Duration::from_secs(60);
 /// For how long a watch may take to answer with its headers.
@@ -52,6 +59,9 @@ const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
 /// Pause between tries. The longest is short: while a watch is down, pods are judged by old facts.
 const BACKOFF: Backoff =
     Backoff { first: Duration::from_millis(200), most: Duration::from_secs(8) };
+
+/// For how long the server is waited for at the most, where it says how long.
+const LONGEST_ASKED: Duration = Duration::from_secs(30);
 
 /// Where a watched resource's objects go.
 pub trait Index: Send {
@@ -104,11 +114,26 @@ pub async fn run<I: Index>(
     who: u128,
     synced: impl Fn() + Send,
 ) {
-    let mut watcher = Watcher { api, metrics, index, who, opened: 0, streams: true, broken_off: 0 };
+    let mut watcher = Watcher {
+        rewound: api.rewinds().noticed(),
+        api,
+        metrics,
+        index,
+        who,
+        opened: 0,
+        streams: true,
+        broken_off: 0,
+        page: PAGE,
+        version: String::new(),
+    };
     let mut failures = 0u32;
     loop {
+        // What is noticed from here on may be missing in the list.
+        let was_told = watcher.rewound.has_changed().unwrap_or(false);
+        watcher.rewound.mark_unchanged();
         match watcher.list().await {
             Ok(listed) => {
+                watcher.compare(&listed.version, was_told);
                 let begun = Instant::now();
                 watcher.metrics.listed(I::RESOURCE);
                 synced();
@@ -121,16 +146,55 @@ pub async fn run<I: Index>(
             }
             Err(error) => {
                 failures += 1;
-                let pause = BACKOFF.pause(failures, who);
-                warn!(resource = I::RESOURCE, %error, tries = failures, ?pause,
-                    "cannot list; trying again");
+                let pause = pause(failures, who, error.asked);
+                let error = error.cause;
+                warn!(
+                    resource = I::RESOURCE,
+                    error,
+                    tries = failures,
+                    ?pause,
+                    "cannot list; trying again"
+                );
                 tokio::time::sleep(pause).await;
             }
         }
     }
 }
 
+/// The pause after so many failures in a row: no shorter than the server asks for, within bounds, and
+/// spread so that not all come back at once.
+fn pause(failures: u32, who: u128, asked: Option<Duration>) -> Duration {
+    let asked = asked.unwrap_or_default().min(LONGEST_ASKED);
+    let spread = asked.mul_f64(0.25 * backoff::spread(who, failures));
+    BACKOFF.pause(failures, who).max(asked + spread)
+}
+
+/// Why a list was not had.
+struct Failure {
+    cause: String,
+    /// For how long the server asks to wait.
+    asked: Option<Duration>,
+}
+
+impl From<RequestError> for Failure {
+    fn from(error: RequestError) -> Self {
+        let asked = match &error {
+            RequestError::Status(answer) => answer.retry_after,
+            _ => None,
+        };
+        Self { cause: error.to_string(), asked }
+    }
+}
+
+impl From<String> for Failure {
+    fn from(cause: String) -> Self {
+        Self { cause, asked: None }
+    }
+}
+
 struct Watcher<I> {
+    /// Changes when somebody has noticed that the store went back in time.
+    rewound: tokio::sync::watch::Receiver<u64>,
     api: Api,
     metrics: Metrics,
     index: I,
@@ -142,6 +206,10 @@ struct Watcher<I> {
     streams: bool,
     /// How many streamed lists in a row broke off.
     broken_off: u32,
+    /// Objects per page.
+    page: usize,
+    /// The latest version that was seen; empty before the first list.
+    version: String,
 }
 
 /// A complete list that was taken.
@@ -183,11 +251,29 @@ enum Unlisted {
     /// It had begun.
     BrokenOff(String),
     /// Any other reason.
-    Failed(String),
+    Failed(Failure),
 }
 
 impl<I: Index> Watcher<I> {
-    async fn list(&mut self) -> Result<Listed, String> {
+    /// Takes in the version of a complete list. If it is lower than what was seen before, and that is not
+    /// why it was taken, others are told.
+    fn compare(&mut self, version: &str, was_told: bool) {
+        if rewind::is_lower(version, &self.version) {
+            warn!(
+                resource = I::RESOURCE,
+                version,
+                before = self.version,
+                "the API server's store went back in time; the list is what counts"
+            );
+            if !was_told {
+                self.api.rewinds().notice();
+                self.rewound.mark_unchanged();
+            }
+        }
+        version.clone_into(&mut self.version);
+    }
+
+    async fn list(&mut self) -> Result<Listed, Failure> {
         if self.streams && self.broken_off < BROKEN_OFF {
             match self.streamed_list().await {
                 Ok(listed) => {
@@ -203,12 +289,12 @@ impl<I: Index> Watcher<I> {
                 }
                 Err(Unlisted::BrokenOff(error)) => {
                     self.broken_off += 1;
-                    return Err(error);
+                    return Err(error.into());
                 }
                 Err(Unlisted::Failed(error)) => return Err(error),
             }
         }
-        let version = self.paged_list().await.map_err(|error| error.to_string())?;
+        let version = self.paged_list().await?;
         self.broken_off = 0;
         Ok(Listed { version, stream: None })
     }
@@ -231,7 +317,7 @@ impl<I: Index> Watcher<I> {
             Err(error @ RequestError::Timeout(_)) => {
                 return Err(Unlisted::BrokenOff(error.to_string()));
             }
-            Err(error) => return Err(Unlisted::Failed(error.to_string())),
+            Err(error) => return Err(Unlisted::Failed(error.into())),
         };
         let broken_off = |end| Unlisted::BrokenOff(format!("the streamed list ended: {end:?}"));
         let mut seen = self.nothing_seen();
@@ -260,18 +346,41 @@ impl<I: Index> Watcher<I> {
         let mut seen = self.nothing_seen();
         let mut token = String::new();
         loop {
-            let mut query = format!("limit={PAGE}{}", I::SELECT);
+            let mut query = format!("limit={}{}", self.page, I::SELECT);
             if !token.is_empty() {
                 query.push_str("&continue=");
                 query.extend(form_urlencoded::byte_serialize(token.as_bytes()));
             }
-            let body = self.api.list_page(I::RESOURCE, &query, PAGE_TIMEOUT).await?;
+            let page = self.api.list_page(I::RESOURCE, &query, PAGE_TIMEOUT, LONGEST_PAGE).await;
+            let body = match page {
+                // The token is good for a smaller page as well.
+                Err(RequestError::TooLarge(most)) if self.page > 1 => {
+                    self.page /= 2;
+                    let page = self.page;
+                    info!(resource = I::RESOURCE, most, page, "a page is too long; halving it");
+                    continue;
+                }
+                Err(error @ RequestError::Timeout(_)) => {
+                    self.page = (self.page / 2).max(1);
+                    return Err(error);
+                }
+                other => other?,
+            };
+            if body.len() < LONGEST_PAGE / 4 {
+                self.page = (self.page * 2).min(PAGE);
+            }
             let kind = format!("{}List", I::KIND);
             let page = wire::open(&body, &kind)
                 .and_then(|page| Ok(wire::List::decode(page)?))
                 .map_err(|error| RequestError::Body(format!("the list is {error}")))?;
+            let mut taken = 0;
             for object in &page.items {
                 seen.add(self.apply(object, Source::List));
+                taken += object.len();
+                if taken > IN_ONE_GO {
+                    taken = 0;
+                    tokio::task::yield_now().await;
+                }
             }
             token = page.metadata.r#continue;
             if token.is_empty() {
@@ -296,21 +405,35 @@ impl<I: Index> Watcher<I> {
     async fn follow(&mut self, listed: Listed) {
         let Listed { mut version, mut stream } = listed;
         let (mut failures, mut garbled) = (0u32, 0u32);
+        let mut broke = false;
         loop {
             let (before, opened) = (version.clone(), Instant::now());
+            let mut asked = None;
             let end = match stream.take() {
                 Some(stream) => self.watch(stream, &mut version).await,
-                None => match self.open(&version).await {
+                None => match self.open(&version, broke, &mut asked).await {
                     Ok(stream) => self.watch(stream, &mut version).await,
                     Err(end) => end,
                 },
             };
+            version.clone_into(&mut self.version);
+            // As the server was asked to: nothing happened to it.
+            broke = end != End::Closed || opened.elapsed() < WATCH_LEAST;
             self.metrics.connected(I::RESOURCE, false);
             self.metrics.watch_ended(I::RESOURCE, end.label());
             if end == End::Expired {
                 info!(
                     resource = I::RESOURCE,
                     version, "the watch's version has expired; listing anew"
+                );
+                return;
+            }
+            if end == End::Rewound || end == End::Idle && before == version {
+                info!(
+                    resource = I::RESOURCE,
+                    version,
+                    ?end,
+                    "the watch may have missed what happened; listing anew"
                 );
                 return;
             }
@@ -334,7 +457,7 @@ impl<I: Index> Watcher<I> {
             match end {
                 End::Closed if failures <= 1 => debug!(resource = I::RESOURCE, "watch was closed"),
                 _ => {
-                    let pause = BACKOFF.pause(failures.max(1), self.who);
+                    let pause = pause(failures.max(1), self.who, asked);
                     if failures > 1 {
                         warn!(
                             resource = I::RESOURCE,
@@ -359,7 +482,25 @@ impl<I: Index> Watcher<I> {
         (WATCH_LEAST + spread.mul_f64(backoff::spread(self.who, self.opened))).as_secs()
     }
 
-    async fn open(&mut self, version: &str) -> Result<Stream, End> {
+    /// Opens a watch at this version. If the one before `broke`, the server may be another one by now: then
+    /// only if its store is that far.
+    async fn open(
+        &mut self,
+        version: &str,
+        broke: bool,
+        asked: &mut Option<Duration>,
+    ) -> Result<Stream, End> {
+        let mut failed = |error: RequestError| {
+            let failure = Failure::from(error);
+            *asked = failure.asked;
+            End::Failed(failure.cause)
+        };
+        if broke {
+            let stored = self.stored_version().await.map_err(&mut failed)?;
+            if rewind::is_lower(&stored, version) {
+                return Err(End::Rewound);
+            }
+        }
         let query = format!(
             "watch=true&allowWatchBookmarks=true&timeoutSeconds={}&resourceVersion={version}{}",
             self.watch_seconds(),
@@ -368,15 +509,31 @@ impl<I: Index> Watcher<I> {
         match self.api.open_watch(I::RESOURCE, &query, HEADER_TIMEOUT).await {
             Ok(body) => Ok(Stream::new(body)),
             Err(RequestError::Status(answer)) if answer.code == 410 => Err(End::Expired),
-            Err(error) => Err(End::Failed(error.to_string())),
+            Err(error) => Err(failed(error)),
         }
+    }
+
+    /// The version that the server's store is at.
+    async fn stored_version(&self) -> Result<String, RequestError> {
+        let query = format!("limit=1{}", I::SELECT);
+        let body = self.api.list_page(I::RESOURCE, &query, HEADER_TIMEOUT, LONGEST_PAGE).await?;
+        let page = wire::open(&body, &format!("{}List", I::KIND))
+            .and_then(|page| Ok(wire::List::decode(page)?))
+            .map_err(|error| RequestError::Body(format!("the list is {error}")))?;
+        Ok(page.metadata.resource_version)
     }
 
     /// Takes the events of a watch until it ends, and keeps the version that they bring to.
     async fn watch(&mut self, mut stream: Stream, version: &mut String) -> End {
         self.metrics.connected(I::RESOURCE, true);
         loop {
-            let object = match stream.next(I::KIND).await {
+            let next = tokio::select! {
+                biased;
+                // It cannot be closed: the API has its other end.
+                _ = self.rewound.changed() => return End::Rewound,
+                next = stream.next(I::KIND) => next,
+            };
+            let object = match next {
                 Ok(Change::Added(object) | Change::Modified(object)) => {
                     self.apply(&object, Source::Watch);
                     object
@@ -452,9 +609,8 @@ fn list_end(bookmark: &Bytes) -> Option<String> {
 
 /// Writes the version of an object over `version`, if it has one.
 fn version_of(object: &Bytes, version: &mut String) {
-    match std::str::from_utf8(&metadata(object).resource_version) {
-        Ok("") | Err(_) => {}
-        Ok(newer) => newer.clone_into(version),
+    if let Some(newer) = wire::version(object) {
+        newer.clone_into(version);
     }
 }
 

@@ -19,6 +19,8 @@
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use prost::Message;
 
+pub(super) mod fields;
+
 /// Media type of objects and lists.
 pub const MEDIA_TYPE: &str = "application/vnd.kubernetes.protobuf";
 /// Media type of watches.
@@ -27,6 +29,8 @@ pub const WATCH_MEDIA_TYPE: &str = "application/vnd.kubernetes.protobuf;stream=w
 const MAGIC: [u8; 4] = *b"k8s\0";
 /// An object of the API is at most 1.5 MiB (etcd's limit); what is longer is no event.
 pub const LONGEST_FRAME: usize = 8 << 20;
+/// So much room is kept for the next frame.
+const ROOM: usize = 64 << 10;
 /// Length of the length before each frame.
 const PREFIX: usize = 4;
 
@@ -77,6 +81,12 @@ pub fn open(envelope: &Bytes, kind: &str) -> Result<Bytes, WireError> {
     }
     let found = String::from_utf8_lossy(&type_meta.kind).into_owned();
     Err(WireError::OtherKind { expected: kind.to_owned(), found })
+}
+
+/// The version of an object; none if it has none that can be read.
+pub(super) fn version(object: &[u8]) -> Option<&str> {
+    let versions = fields::all(object, 1).flat_map(|metadata| fields::all(metadata, 6));
+    versions.last().and_then(|version| std::str::from_utf8(version).ok()).filter(|v| !v.is_empty())
 }
 
 /// Puts an object into an envelope.
@@ -146,7 +156,12 @@ impl Frames {
             return Ok(None);
         }
         self.buffer.advance(PREFIX);
-        Ok(Some(self.buffer.split_to(length).freeze()))
+        let frame = self.buffer.split_to(length).freeze();
+        if self.buffer.is_empty() && length > ROOM {
+            // What a large event needed is not kept for the small ones that follow.
+            self.buffer = BytesMut::new();
+        }
+        Ok(Some(frame))
     }
 
     /// Whether nothing is left that is not cut.

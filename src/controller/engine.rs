@@ -24,7 +24,7 @@ use super::state::Shared;
 use super::work::{Hands, Work};
 use super::{metrics, time_watch};
 use crate::clock::{Clock, system_time};
-use crate::cluster::{self, Api, Cluster, PodDecoder, WriteGate, watch};
+use crate::cluster::{self, Api, Cluster, WriteGate, watch};
 use crate::config::Config;
 use crate::evict::{self, Drainer, Evictor, OrderMetrics, Pace};
 use crate::leader::{self, Candidate, Times};
@@ -181,13 +181,13 @@ impl Prepared {
         let [nodes_listed, pods_listed] = listed.clone();
         let mut watches = JoinSet::new();
         let metrics = &self.cluster_metrics;
-        let nodes = Nodes { shared: Arc::clone(&shared) };
+        let nodes = Nodes::new(Arc::clone(&shared), metrics.clone());
         let nodes = watch::run(api.clone(), metrics.clone(), nodes, seed, move || {
             nodes_known.open();
             nodes_listed.cancel();
         });
         watches.spawn(blind.clone().run_until_cancelled_owned(nodes).map(drop));
-        let pods = Pods { shared: Arc::clone(&shared), decoder: PodDecoder::default() };
+        let pods = Pods::new(Arc::clone(&shared), metrics.clone());
         let pods = watch::run(api.clone(), metrics.clone(), pods, !seed, move || {
             pods_known.open();
             pods_listed.cancel();

@@ -5,22 +5,43 @@ use std::sync::Arc;
 use ahash::AHashSet;
 use bytes::Bytes;
 
+mod rates;
+mod unread;
+
+pub(super) use rates::Rates;
+
+use self::unread::Unread;
 use super::state::Shared;
 use crate::cluster::watch::{Index, Source};
-use crate::cluster::{DecodeError, NodeSeen, PodDecoder, PodSeen, decode_node, decode_node_upkeep};
+use crate::cluster::{DecodeError, Metrics, NodeSeen, PodDecoder, PodSeen, decode_node, read_node};
 use crate::model::{Anchors, Node, NodeName, Pod, Uid};
 use crate::taint::anchor::{self, Past};
 use crate::taint::record;
 
 /// Takes nodes in.
 pub(super) struct Nodes {
-    pub shared: Arc<Shared>,
+    shared: Arc<Shared>,
+    unread: Unread,
 }
 
 /// Takes pods in.
 pub(super) struct Pods {
-    pub shared: Arc<Shared>,
-    pub decoder: PodDecoder,
+    shared: Arc<Shared>,
+    decoder: PodDecoder,
+    unread: Unread,
+}
+
+impl Nodes {
+    pub(super) fn new(shared: Arc<Shared>, metrics: Metrics) -> Self {
+        Self { shared, unread: Unread::new(metrics, Self::RESOURCE) }
+    }
+}
+
+impl Pods {
+    pub(super) fn new(shared: Arc<Shared>, metrics: Metrics) -> Self {
+        let decoder = PodDecoder::default();
+        Self { shared, decoder, unread: Unread::new(metrics, Self::RESOURCE) }
+    }
 }
 
 impl Index for Nodes {
@@ -29,22 +50,23 @@ impl Index for Nodes {
     const SELECT: &str = "";
 
     fn apply(&mut self, object: &Bytes, by: Source) -> Result<Uid, DecodeError> {
-        let node = match &self.shared.drains {
-            Some(drains) => decode_node_upkeep(object, &drains.watched)?,
-            None => decode_node(object)?,
-        };
+        let watched = self.shared.drains.as_ref().map(|drains| &*drains.watched);
+        let (node, flaws) = read_node(object, watched)?;
         let uid = node.uid;
+        self.unread.see(uid, &node.name, &flaws);
         take_node(&self.shared, node, by);
         Ok(uid)
     }
 
     fn delete(&mut self, object: &Bytes) -> Result<(), DecodeError> {
         let node = decode_node(object)?;
+        self.unread.forget(node.uid);
         drop_node(&self.shared, &node.name, node.uid);
         Ok(())
     }
 
     fn forget(&mut self, uid: Uid) {
+        self.unread.forget(uid);
         if let Some(name) = self.shared.view.node_with(uid) {
             drop_node(&self.shared, &name, uid);
         }
@@ -56,6 +78,7 @@ impl Index for Nodes {
         for (name, uid) in gone {
             drop_node(&self.shared, &name, uid);
         }
+        self.unread.retain(seen);
     }
 
     fn is_empty(&self) -> bool {
@@ -78,18 +101,21 @@ impl Index for Pods {
             });
         };
         let uid = pod.uid;
+        self.unread.see(uid, &pod.reference(), self.decoder.flaws());
         take_pod(&self.shared, pod);
         Ok(uid)
     }
 
     fn delete(&mut self, object: &Bytes) -> Result<(), DecodeError> {
         if let Some(pod) = self.decoder.decode(object)? {
+            self.unread.forget(pod.uid);
             drop_pod(&self.shared, &pod.node, pod.uid);
         }
         Ok(())
     }
 
     fn forget(&mut self, uid: Uid) {
+        self.unread.forget(uid);
         if let Some(node) = self.shared.view.node_of_pod(uid) {
             drop_pod(&self.shared, &node, uid);
         }
@@ -97,6 +123,7 @@ impl Index for Pods {
 
     fn retain(&mut self, seen: &AHashSet<Uid>) {
         retain_pods(&self.shared, seen);
+        self.unread.retain(seen);
         self.decoder.prune();
     }
 
@@ -122,7 +149,7 @@ pub(super) fn take_node(shared: &Shared, node: Node, by: Source) {
         drains.see(&node);
     }
     if shared.view.apply_node(node, advance) == NodeSeen::Changed {
-        shared.node_changed(name);
+        shared.node_written(name);
     }
 }
 

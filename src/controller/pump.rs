@@ -93,7 +93,10 @@ pub(super) async fn take_due(
                 queue.turns.lock().push(&node, is_retry, handed_out);
                 queue.changed.notify_one();
             }
-            (TimerKey::Node(name), Work::Evict { .. } | Work::LookAgain) => {
+            (
+                TimerKey::Node(name) | TimerKey::Noisy(name),
+                Work::Evict { .. } | Work::LookAgain,
+            ) => {
                 timers.complete(&key, token, pipeline::Outcome::Done);
                 shared.node_changed(name.clone());
             }

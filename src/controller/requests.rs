@@ -96,7 +96,7 @@ fn failure(error: RequestError) -> Failure {
         RequestError::Transport(_) | RequestError::WrongPeer(_) | RequestError::Credentials(_) => {
             retry(FailureKind::Connection, None)
         }
-        RequestError::Body(_) => retry(FailureKind::Unexpected, None),
+        RequestError::Body(_) | RequestError::TooLarge(_) => retry(FailureKind::Unexpected, None),
         RequestError::NotLeading => retry(FailureKind::NotLeading, None),
     }
 }

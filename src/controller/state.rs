@@ -4,9 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::drain::{DrainMetrics, Drains, Reporter};
+use super::ingest::Rates;
 use crate::clock::Clock;
 use crate::cluster::View;
 use crate::config::Compat;
@@ -50,6 +52,8 @@ pub(super) enum TimerKey {
     /// A pod that the drain of its node has ordered to go. It may be condemned as well.
     Drained(Uid),
     Node(NodeName),
+    /// A node that is written to too often: its newest facts wait for the next look.
+    Noisy(NodeName),
 }
 
 /// What is to be done when it is due.
@@ -82,6 +86,7 @@ pub(super) struct Shared {
     /// Pods that drains have ordered to go.
     pub orders: Arc<Orders>,
     pub recorder: Recorder,
+    rates: Mutex<Rates>,
     leads: AtomicBool,
     /// Something was queued: for who handles it without threads.
     #[cfg(test)]
@@ -104,6 +109,7 @@ impl Shared {
             drains: None,
             orders: Arc::default(),
             recorder,
+            rates: Mutex::default(),
             leads: AtomicBool::new(false),
             #[cfg(test)]
             queued: tokio::sync::Notify::new(),
@@ -146,6 +152,22 @@ impl Shared {
             self.nodes.add(NodeKey(name));
             #[cfg(test)]
             self.queued.notify_one();
+        }
+    }
+
+    /// Queues a node that somebody has written to, or has it queued when it may be looked at again.
+    pub(super) fn node_written(&self, name: NodeName) {
+        if !self.leads() {
+            return;
+        }
+        let Some(wait) = self.rates.lock().take(&name) else {
+            return self.node_changed(name);
+        };
+        // The view has the newest facts by now. If a timer is there, it has not fired before that.
+        let timers = &self.timers[shard_of(name.as_str())];
+        let key = TimerKey::Noisy(name);
+        if timers.get(&key).is_none() {
+            timers.arm(key, Instant::now() + wait, Work::LookAgain);
         }
     }
 

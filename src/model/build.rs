@@ -55,6 +55,8 @@ impl Pod {
 
     /// With one more toleration, after those it has.
     pub(crate) fn tolerating(mut self, toleration: Toleration) -> Self {
+        let index = u32::try_from(self.tolerations.len()).unwrap();
+        let toleration = Toleration { index, ..toleration };
         let one_more = self.tolerations.iter().cloned().chain([toleration]);
         self.tolerations = one_more.collect();
         self
@@ -74,6 +76,7 @@ impl Pod {
 /// A toleration of every taint with this key, for ever; of every taint at all if it is empty.
 pub(crate) fn exists(key: &str) -> Toleration {
     Toleration {
+        index: 0,
         key: Arc::from(key),
         operator: Operator::Exists,
         value: Arc::from(""),

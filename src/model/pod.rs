@@ -45,7 +45,7 @@ pub struct Pod {
     pub name: Arc<str>,
     /// The node that it is bound to. Never changes for one UID.
     pub node: NodeName,
-    /// `spec.tolerations`, in spec order.
+    /// Those of `spec.tolerations` that can match a NoExecute taint, in spec order.
     pub tolerations: Arc<[Toleration]>,
     /// When it was bound: the transition time of PodScheduled, else its creation time.
     pub bound: Timestamp,

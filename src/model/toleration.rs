@@ -32,9 +32,11 @@ impl Operator {
     }
 }
 
-/// One entry of a pod's `spec.tolerations`, at the same index as there.
+/// One entry of a pod's `spec.tolerations`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Toleration {
+    /// Its index there, by which messages name it.
+    pub index: u32,
     /// Taint key that it is for; empty means every key.
     pub key: Arc<str>,
     /// How the value is compared.

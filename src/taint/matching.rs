@@ -42,8 +42,8 @@ pub(super) fn used<'a>(
     node: &'a Node,
 ) -> impl Iterator<Item = (&'a Taint, Option<Used<'a>>)> {
     no_execute(&node.taints).map(|taint| {
-        let mut tolerations = pod.tolerations.iter().enumerate();
-        (taint, tolerations.find(|(_, toleration)| tolerates(toleration, taint)))
+        let found = pod.tolerations.iter().find(|toleration| tolerates(toleration, taint));
+        (taint, found.map(|toleration| (toleration.index as usize, toleration)))
     })
 }
 

@@ -315,6 +315,11 @@ impl Bed {
         self.place.etcd_port
     }
 
+    /// Where etcd keeps what it stores.
+    pub fn etcd_folder(&self) -> PathBuf {
+        self.place.folder.join("etcd")
+    }
+
     pub fn apiserver(&self) -> Result<&Component> {
         Ok(&self.processes()?.apiserver)
     }
@@ -509,7 +514,7 @@ impl Place {
     }
 
     async fn etcd(&self, etcd: &Etcd, leash: &Leash) -> Result<Component> {
-        let data = self.folder.join("etcd").display().to_string();
+        let data = self.folder.join("etcd").display().to_string(); // See `Bed::etcd_folder`.
         let (client, peer) = (self.etcd_port, ports::free_port()?);
         let (launch, flags) = match etcd {
             Etcd::Ours(launch) => (

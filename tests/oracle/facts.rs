@@ -71,7 +71,7 @@ pub(crate) fn toleration() -> impl Strategy<Value = Toleration> {
     let effect = prop::option::weighted(0.7, effect());
     let seconds = prop::option::weighted(0.7, seconds());
     (key, operator, value(), effect, seconds).prop_map(|(key, operator, value, effect, seconds)| {
-        Toleration { key, operator, value, effect, seconds }
+        Toleration { index: 0, key, operator, value, effect, seconds }
     })
 }
 
@@ -89,7 +89,10 @@ pub(crate) fn pod() -> impl Strategy<Value = Pod> {
         namespace: Arc::from("default"),
         name: Arc::from("a"),
         node: NodeName::from("n1"),
-        tolerations: tolerations.into(),
+        tolerations: (0..)
+            .zip(tolerations)
+            .map(|(index, one)| Toleration { index, ..one })
+            .collect(),
         bound,
         class,
         disruption: Disruption::None,

@@ -285,6 +285,7 @@ fn pod() -> Pod {
         name: Arc::from("a"),
         node: NodeName::from("n1"),
         tolerations: Arc::from([Toleration {
+            index: 0,
             key: Arc::from(""),
             operator: Operator::Exists,
             value: Arc::from(""),

@@ -4,11 +4,15 @@ use std::sync::Arc;
 
 use ahash::AHashSet;
 use bytes::Bytes;
-use prost::Message;
 
-use super::{DecodeError, broken, decode_node, text, time};
-use crate::cluster::wire;
-use crate::model::{Autoscaler, Condition, ConditionStatus, Labels, Node, Upkeep};
+use super::{Condition as Read, DecodeError, FlawCause, Flaws, entry, read_node, time};
+use crate::cluster::wire::fields::{Value, all, fields};
+use crate::model::{Autoscaler, Condition, ConditionStatus, Node, Upkeep};
+
+/// So many types of conditions are taken from what a node was cordoned for. A policy has a few.
+const MOST_RECORDED: usize = 64;
+/// So much is read of a condition's reason, in bytes: the API's own limit where it has one.
+const LONGEST_REASON: usize = 1024;
 
 /// What is read of a node for the sake of drain policies.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -23,82 +27,115 @@ pub struct Watched {
 /// The facts of a node in protobuf, with those that drain policies need.
 ///
 /// # Errors
-/// A field that is needed is absent or cannot be read.
+/// A field that is essential is absent or cannot be read.
 pub fn decode_node_upkeep(object: &Bytes, watched: &Watched) -> Result<Node, DecodeError> {
-    let mut node = decode_node(object)?;
-    let upkeep = upkeep(object, watched).map_err(|reason| broken(object, reason))?;
-    node.upkeep = Some(Arc::new(upkeep));
-    Ok(node)
+    read_node(object, Some(watched)).map(|(node, _)| node)
 }
 
-fn upkeep(object: &Bytes, watched: &Watched) -> Result<Upkeep, String> {
-    let node = wire::Node::decode(object.clone()).map_err(|error| error.to_string())?;
-    let more = wire::NodeUpkeep::decode(object.clone()).map_err(|error| error.to_string())?;
-    let meta = &node.metadata;
-    let annotation = |key| {
-        let value = super::annotation(meta, key).map(|value| text(value, "metadata.annotations"));
-        value.transpose()
-    };
-    let has_taint = |key: &str| node.spec.taints.iter().any(|taint| taint.key == key);
-    let labels = more.metadata.labels.iter().map(|entry| {
-        Ok((text(&entry.key, "metadata.labels")?, text(&entry.value, "metadata.labels")?))
-    });
-    let record = annotation(Upkeep::RECORD_ANNOTATION)?;
-    let draino_conditions = annotation(Upkeep::DRAINO_CONDITIONS_ANNOTATION)?;
-    let conditions = node.status.conditions.iter().filter_map(|condition| {
-        let kind = std::str::from_utf8(&condition.r#type).ok()?;
-        let is_recorded =
-            || [record, draino_conditions].into_iter().flatten().any(|t| names(t, kind));
-        let is_watched = watched.conditions.contains(kind)
+/// What a drain depends on. That the object can be taken apart is known.
+pub(super) fn read(
+    object: &[u8],
+    terminating: bool,
+    watched: &Watched,
+    flaws: &mut Flaws,
+) -> Upkeep {
+    let mut upkeep = Upkeep { terminating, ..Upkeep::default() };
+    let mut labels = Vec::new();
+    for (number, value) in all(object, 1).flat_map(fields).flatten() {
+        let (11 | 12, Value::Bytes(message)) = (number, value) else { continue };
+        let Ok((key, value)) = entry(message) else { continue };
+        if number == 11 {
+            let key = flaws.text(key, "metadata.labels");
+            labels.extend(key.zip(flaws.text(value, "metadata.labels")));
+        } else if key == Upkeep::RECORD_ANNOTATION.as_bytes() {
+            upkeep.record = Some(flaws.annotation(value));
+        } else if key == Upkeep::DRAINO_CONDITIONS_ANNOTATION.as_bytes() {
+            upkeep.draino_conditions = Some(flaws.annotation(value));
+        } else if key == Upkeep::RETRY_ANNOTATION.as_bytes() {
+            upkeep.retry_asked = value == b"true";
+        }
+    }
+    upkeep.labels = labels.into_iter().collect();
+    for (number, value) in all(object, 2).flat_map(fields).flatten() {
+        match (number, value) {
+            (4, value) => upkeep.unschedulable = value.number() == Some(1),
+            (5, Value::Bytes(taint)) => {
+                upkeep.autoscaler = match (all(taint, 1).last(), upkeep.autoscaler) {
+                    (_, Autoscaler::Removing) => Autoscaler::Removing,
+                    (Some(key), _) if key == Autoscaler::REMOVING.as_bytes() => {
+                        Autoscaler::Removing
+                    }
+                    (Some(key), _) if key == Autoscaler::CANDIDATE.as_bytes() => {
+                        Autoscaler::Candidate
+                    }
+                    (_, other) => other,
+                };
+            }
+            _ => {}
+        }
+    }
+    let mut recorded = AHashSet::new();
+    for text in [&upkeep.record, &upkeep.draino_conditions].into_iter().flatten() {
+        for kind in kinds(text) {
+            if recorded.len() == MOST_RECORDED && !recorded.contains(kind) {
+                flaws.add("metadata.annotations", FlawCause::TooLong);
+                break;
+            }
+            recorded.insert(kind);
+        }
+    }
+    let mut conditions: Vec<Condition> = Vec::new();
+    for message in all(object, 3).flat_map(|status| all(status, 4)) {
+        // What is wrong with a condition was said where Ready was looked for.
+        let Some(condition) = Read::read(message, &mut Flaws::default()) else { continue };
+        let Ok(kind) = std::str::from_utf8(condition.kind) else { continue };
+        let is_wanted = watched.conditions.contains(kind)
             || kind == Upkeep::SCHEDULED_CONDITION
-            || is_recorded();
-        is_watched.then(|| self::condition(kind, condition, watched.heartbeats))
-    });
-    Ok(Upkeep {
-        labels: labels.collect::<Result<Labels, String>>()?,
-        conditions: conditions.collect::<Result<_, String>>()?,
-        unschedulable: more.spec.unschedulable,
-        terminating: meta.deletion_timestamp.is_some(),
-        autoscaler: if has_taint(Autoscaler::REMOVING) {
-            Autoscaler::Removing
-        } else if has_taint(Autoscaler::CANDIDATE) {
-            Autoscaler::Candidate
-        } else {
-            Autoscaler::None
-        },
-        record: record.map(Arc::from),
-        draino_conditions: draino_conditions.map(Arc::from),
-        retry_asked: annotation(Upkeep::RETRY_ANNOTATION)? == Some("true"),
+            || recorded.contains(kind);
+        // There is one of a type; of several the first counts.
+        if is_wanted && !conditions.iter().any(|other| &*other.kind == kind) {
+            conditions.push(self::condition(kind, &condition, watched.heartbeats, flaws));
+        }
+    }
+    upkeep.conditions = conditions.into();
+    upkeep
+}
+
+/// The types of the conditions in an annotation, which are written as draino writes them:
+/// `Type=Status,Duration`, in a list or as text in JSON. Each place is looked at once: the annotation may
+/// be long, and a node may have many conditions.
+fn kinds(annotation: &str) -> impl Iterator<Item = &str> {
+    annotation.split([';', '"']).filter_map(|part| {
+        let (kind, _) = part.split_once('=')?;
+        (!kind.is_empty()).then_some(kind)
     })
 }
 
-/// Whether an annotation has this type in one of its conditions, which are written as draino writes
-/// them: `Type=Status,Duration`, in a list or as text in JSON.
-fn names(annotation: &str, kind: &str) -> bool {
-    annotation.match_indices(kind).any(|(at, _)| {
-        let before = annotation[..at].chars().next_back();
-        matches!(before, None | Some(';' | '"')) && annotation[at + kind.len()..].starts_with('=')
-    })
-}
-
-fn condition(kind: &str, wire: &wire::Condition, heartbeats: bool) -> Result<Condition, String> {
-    Ok(Condition {
+fn condition(kind: &str, read: &Read<'_>, heartbeats: bool, flaws: &mut Flaws) -> Condition {
+    let reason = &read.reason[..read.reason.len().min(LONGEST_REASON)];
+    if std::str::from_utf8(read.reason).is_err() {
+        flaws.add("status.conditions.reason", FlawCause::NoText);
+    }
+    Condition {
         kind: Arc::from(kind),
         // A status that the API does not know says nothing for sure.
-        status: std::str::from_utf8(&wire.status)
+        status: std::str::from_utf8(read.status)
             .ok()
             .and_then(ConditionStatus::parse)
             .unwrap_or(ConditionStatus::Unknown),
-        since: time(wire.last_transition_time),
-        heartbeat: time(wire.last_heartbeat_time.filter(|_| heartbeats)),
-        reason: Arc::from(text(&wire.reason, "status.conditions.reason")?),
-    })
+        since: read.transition.and_then(time),
+        heartbeat: read.heartbeat.filter(|_| heartbeats).and_then(time),
+        reason: Arc::from(String::from_utf8_lossy(reason)),
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use prost::Message;
+
     use super::*;
     use crate::cluster::decode::tests::{entry, scheduled, seconds, wire_node};
+    use crate::cluster::wire;
 
     #[test]
     fn a_node_keeps_what_a_drain_depends_on_and_only_watched_conditions() {
@@ -152,12 +189,98 @@ mod tests {
 
     #[test]
     fn the_conditions_that_a_node_was_cordoned_for_are_told_from_others_by_their_whole_type() {
+        let has = |text: &str, kind: &str| kinds(text).any(|found| found == kind);
         for text in
             ["Bad=True,0s", "Ready=Unknown,10m0s;Bad=True,0s", r#"{"c":["X=y","Bad=True"]}"#]
         {
-            assert!(names(text, "Bad"), "{text}");
-            assert!(!names(text, "Ba") && !names(text, "ad") && !names(text, "True"), "{text}");
+            assert!(has(text, "Bad"), "{text}");
+            assert!(!has(text, "Ba") && !has(text, "ad") && !has(text, "True"), "{text}");
         }
-        assert!(!names("VeryBad=True,0s;Badly=True,0s", "Bad") && !names("", "Bad"));
+        assert!(!has("VeryBad=True,0s;Badly=True,0s", "Bad") && !has("", "Bad"));
+    }
+
+    /// A node with so many conditions, named in an annotation that is as long as one can be.
+    fn busy_node(conditions: usize) -> Bytes {
+        let kind = |number: usize| format!("Condition{number:06}");
+        let named: Vec<_> = (0..conditions).map(|n| format!("{}=True,0s", kind(n))).collect();
+        let text = format!("{};Bad=True,0s{}", named.join(";"), "x".repeat(250 << 10));
+        wire_node(|node| {
+            node.metadata.annotations =
+                vec![entry(Upkeep::DRAINO_CONDITIONS_ANNOTATION, &text[..250 << 10])];
+            let taint = wire::Taint { effect: "NoExecute".into(), ..wire::Taint::default() };
+            node.spec.taints = vec![wire::Taint { key: "down".into(), ..taint }];
+            let of = |kind: String| wire::Condition {
+                r#type: kind.into(),
+                ..scheduled("True", "2026-01-01T12:00:00Z")
+            };
+            node.status.conditions = (0..conditions).map(kind).map(of).collect();
+            node.status.conditions.push(of("Watched".to_owned()));
+            node.status.conditions.push(of("Watched".to_owned()));
+        })
+    }
+
+    #[test]
+    fn a_node_with_thousands_of_conditions_costs_no_more_than_its_length_and_hides_nothing() {
+        let mut watched = Watched::default();
+        watched.conditions.insert(Arc::from("Watched"));
+        let object = busy_node(12_000);
+        let mut shortest = std::time::Duration::MAX;
+        for _ in 0..5 {
+            let begin = std::time::Instant::now();
+            let (node, flaws) = read_node(&object, Some(&watched)).unwrap();
+            shortest = shortest.min(begin.elapsed());
+            let upkeep = node.upkeep.unwrap();
+            assert_eq!(node.taints.len(), 1, "and its taint is seen");
+            assert!(upkeep.condition("Watched").is_some(), "and what policies watch");
+            assert_eq!(upkeep.conditions.len(), MOST_RECORDED + 1, "each type once");
+            assert!(upkeep.draino_conditions.as_ref().unwrap().len() <= 32 << 10);
+            assert!(flaws.iter().all(|flaw| flaw.cause == FlawCause::TooLong), "{flaws:?}");
+            assert!(!flaws.is_empty(), "and it is said");
+        }
+        // Each condition looked for in all of the annotation took more than ten seconds.
+        assert!(shortest.as_millis() < 1_000, "{shortest:?}");
+        println!("{shortest:?} for {} bytes", object.len());
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_cost_a_drain_their_own_part_only() {
+        let no_text =
+            |key: &str| wire::MapEntry { value: (&b"{\xff}"[..]).into(), ..entry(key, "") };
+        let object = wire_node(|node| {
+            node.metadata.annotations = vec![
+                no_text(Upkeep::RECORD_ANNOTATION),
+                no_text(Upkeep::DRAINO_CONDITIONS_ANNOTATION),
+                no_text(Upkeep::RETRY_ANNOTATION),
+                no_text(Node::SINCE_ANNOTATION),
+            ];
+            node.spec.taints = vec![wire::Taint {
+                key: "down".into(),
+                effect: "NoExecute".into(),
+                ..wire::Taint::default()
+            }];
+            node.status.conditions = vec![
+                wire::Condition { r#type: (&b"\xff"[..]).into(), ..wire::Condition::default() },
+                wire::Condition {
+                    r#type: "Bad".into(),
+                    reason: (&b"why\xff"[..]).into(),
+                    ..scheduled("True", "2026-01-01T12:00:00Z")
+                },
+            ];
+        });
+        let mut watched = Watched::default();
+        watched.conditions.insert(Arc::from("Bad"));
+        let (node, flaws) = read_node(&object, Some(&watched)).unwrap();
+        assert_eq!(node.taints.len(), 1);
+        // What was a record is one that cannot be read, and is replaced as such.
+        assert_eq!(node.since_annotation.as_deref(), Some("{\u{fffd}}"));
+        let upkeep = node.upkeep.unwrap();
+        assert_eq!(upkeep.record.as_deref(), Some("{\u{fffd}}"));
+        assert!(!upkeep.retry_asked);
+        let bad = upkeep.condition("Bad").unwrap();
+        assert_eq!((bad.status, &*bad.reason), (ConditionStatus::True, "why\u{fffd}"));
+        let said: Vec<_> = flaws.iter().map(ToString::to_string).collect();
+        let expected =
+            ["metadata.annotations is not UTF-8", "status.conditions.reason is not UTF-8"];
+        assert_eq!(said, expected);
     }
 }

@@ -38,6 +38,8 @@ pub(super) enum End {
     Expired,
     /// Nothing came for too long.
     Idle,
+    /// The server's store went back in time: what it stores from now on has versions that were seen.
+    Rewound,
     /// An event cannot be read. The same may come again: the server sends what follows the version
     /// that was seen last.
     Garbled(String),
@@ -51,6 +53,7 @@ impl End {
             Self::Closed => "closed",
             Self::Expired => "expired",
             Self::Idle => "idle",
+            Self::Rewound => "rewound",
             Self::Garbled(_) => "garbled",
             Self::Failed(_) => "failed",
         }
@@ -70,11 +73,13 @@ impl End {
 pub(super) struct Stream {
     body: Body,
     frames: Frames,
+    /// How much was cut since others had their turn.
+    cut: usize,
 }
 
 impl Stream {
     pub(super) fn new(body: Body) -> Self {
-        Self { body, frames: Frames::default() }
+        Self { body, frames: Frames::default(), cut: 0 }
     }
 
     /// What the next event says, which must be about an object of this kind.
@@ -89,9 +94,14 @@ impl Stream {
 
     /// The next frame, or `None` at the end of the body. Safe to cancel: what was read stays.
     async fn frame(&mut self) -> Result<Option<Bytes>, End> {
+        if self.cut > super::IN_ONE_GO {
+            self.cut = 0;
+            tokio::task::yield_now().await;
+        }
         loop {
             let cut = self.frames.cut().map_err(|error| End::Garbled(error.to_string()))?;
-            if cut.is_some() {
+            if let Some(frame) = &cut {
+                self.cut += frame.len();
                 return Ok(cut);
             }
             match self.body.frame().await {

@@ -28,7 +28,7 @@ use tokio_util::task::TaskTracker;
 
 use super::{Conductor, DrainMetrics, run};
 use crate::clock::Clock;
-use crate::cluster::{self, Api, PodDecoder, WriteGate, watch};
+use crate::cluster::{self, Api, WriteGate, watch};
 use crate::config::Compat;
 use crate::controller::handler::Decider;
 use crate::controller::ingest;
@@ -144,11 +144,11 @@ impl Stage {
         let listed = [CancellationToken::new(), CancellationToken::new()];
         let [nodes_listed, pods_listed] = listed.clone();
         let mut tasks = JoinSet::new();
-        let nodes = ingest::Nodes { shared: Arc::clone(&shared) };
+        let nodes = ingest::Nodes::new(Arc::clone(&shared), metrics.clone());
         tasks.spawn(watch::run(api.clone(), metrics.clone(), nodes, 0, move || {
             nodes_listed.cancel();
         }));
-        let pods = ingest::Pods { shared: Arc::clone(&shared), decoder: PodDecoder::default() };
+        let pods = ingest::Pods::new(Arc::clone(&shared), metrics.clone());
         tasks.spawn(watch::run(api.clone(), metrics, pods, 0, move || pods_listed.cancel()));
         tasks.spawn(handle(Arc::clone(&shared)));
         let queue = Arc::new(pump::Queue::default());

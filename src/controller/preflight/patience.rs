@@ -53,6 +53,7 @@ impl Meaning {
                 RequestError::WrongPeer(_)
                 | RequestError::Credentials(_)
                 | RequestError::Body(_)
+                | RequestError::TooLarge(_)
                 | RequestError::NotLeading,
             ) => Self::Final,
         }

@@ -90,6 +90,8 @@ struct Story {
     calm: bool,
     restarted: bool,
     serial: u64,
+    /// Before it ends, the store is restored from a backup.
+    rewinds: bool,
     /// Those of cordon and drain; none in stories of taints.
     policies: Vec<Policy>,
     /// Nodes of whose conditions nothing is heard.
@@ -157,6 +159,9 @@ impl Story {
             }
             observer.drains = Some(Drains::new(policies.clone(), calm));
         }
+        // By a chance of its own: with or without it, the rest of the story is the same.
+        let mut other = StdRng::seed_from_u64(seed ^ 0x686f_7374_696c_65);
+        let rewinds = subject == Subject::Taints && other.random_bool(0.1);
         let outside = Outside { observer, observed: cluster.follow() };
         let outside = Arc::new(Mutex::new(outside));
         let watching = Arc::clone(&outside);
@@ -172,6 +177,7 @@ impl Story {
             calm,
             restarted: false,
             serial: 0,
+            rewinds,
             policies,
             silent: BTreeSet::new(),
         }

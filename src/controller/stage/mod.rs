@@ -278,6 +278,11 @@ impl Stage {
         self.settle().await;
     }
 
+    /// Has the controller see a version of a node, and does not wait for what it makes of it.
+    pub(super) fn see_node(&self, node: Node) {
+        ingest::take_node(&self.shared, node, Source::Watch);
+    }
+
     /// Stores a node in the cluster, and does not have the controller see it.
     pub(super) fn put_node_unseen(&mut self, node: Node) {
         self.cluster.lock().nodes.insert(node.name.to_string(), node);
@@ -433,7 +438,9 @@ impl Stage {
             match fired.value {
                 Work::LookAgain => {
                     timers.complete(&fired.key, fired.token, pipeline::Outcome::Done);
-                    let TimerKey::Node(name) = fired.key else { panic!("a pod to look at again") };
+                    let (TimerKey::Node(name) | TimerKey::Noisy(name)) = fired.key else {
+                        panic!("a pod to look at again")
+                    };
                     self.shared.node_changed(name);
                 }
                 Work::Drain { pod, .. } => panic!("nobody orders {pod} to go"),

@@ -162,3 +162,19 @@ async fn a_taint_that_comes_back_while_the_eviction_is_in_flight_counts_again() 
         assert!(stage.shared.backlog.is_empty());
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_is_written_to_without_end_waits_for_its_next_look_and_no_other_does() {
+    let mut stage = Stage::new();
+    stage.put_pod(pod("a").on("noisy")).await;
+    stage.put_pod(pod("b").on("quiet")).await;
+    for number in 0..300 {
+        stage.see_node(node("noisy").annotated(Some(&number.to_string())));
+    }
+    stage.put_node(node("quiet").tainted(taint("k", ""))).await;
+    assert_eq!(stage.deletions("b").len(), 1, "at once");
+    stage.put_node(node("noisy").tainted(taint("k", ""))).await;
+    assert!(stage.deletions("a").is_empty(), "it has used up its looks");
+    stage.pass_secs(1.5).await;
+    assert_eq!(stage.deletions("a").len(), 1, "by its newest facts, of which none is lost");
+}

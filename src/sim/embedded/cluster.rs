@@ -17,7 +17,8 @@ use super::audit::{Audit, Observed};
 use super::error::ApiError;
 use super::faults::Faults;
 use super::http::{Api, Body, Broken, refusal};
-use super::store::{Options, Store};
+use super::resource::Resource;
+use super::store::{Options, Snapshot, Store};
 use crate::clock::Clock;
 
 /// Larger requests are refused, as an API server refuses them.
@@ -74,6 +75,15 @@ impl Embedded {
         self.api.audit.add(feed.clone());
         self.store().send_to(feed);
         observed
+    }
+
+    /// Goes back to an earlier state, as when etcd is restored from a backup and the API server with it:
+    /// all watches break. Leases stay, since no election can hold through a lease that goes back in time.
+    pub fn go_back_to(&self, snapshot: &Snapshot) {
+        self.store().restore(snapshot, &[Resource::Leases]);
+        for resource in Resource::ALL {
+            self.faults().cut_watches(resource);
+        }
     }
 
     /// A client that talks to it without sockets. It does not retry, so that one call is one

@@ -83,6 +83,12 @@ impl History {
         }
     }
 
+    /// Forgets everything, and goes on after `version`, which may be an earlier one.
+    pub(super) fn restart_at(&mut self, version: u64) {
+        self.changes.clear();
+        self.forgotten = version;
+    }
+
     /// Forgets everything up to `version`.
     pub(super) fn forget_through(&mut self, version: u64) {
         self.changes.retain(|change| change.version > version);

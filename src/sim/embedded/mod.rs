@@ -72,5 +72,5 @@ pub use operation::{Operation, Verb};
 pub use patch::Patch;
 pub use resource::{Resource, Spec};
 pub use selector::Selector;
-pub use store::{Options, Store};
+pub use store::{Options, Snapshot, Store};
 pub use write::{Deleted, Part};

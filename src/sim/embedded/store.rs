@@ -83,6 +83,13 @@ impl Feed {
     }
 }
 
+/// What was stored at one moment, to go back to.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    version: u64,
+    objects: Vec<BTreeMap<Key, Arc<Value>>>,
+}
+
 /// Everything behind the lock.
 pub(super) struct State {
     pub(super) version: u64,
@@ -224,6 +231,27 @@ impl Store {
         state.tables[resource as usize].history.forget_through(version);
     }
 
+    /// What is stored now.
+    pub fn snapshot(&self) -> Snapshot {
+        let state = self.shared.state.read();
+        let objects = state.tables.iter().map(|table| table.objects.clone()).collect();
+        Snapshot { version: state.version, objects }
+    }
+
+    /// Goes back to what was stored once, but for objects of the resources in `except`. Versions begin
+    /// again at that of the snapshot, and nobody remembers what lies between. Who follows the changes is
+    /// told of the differences as of changes that happen now.
+    pub(super) fn restore(&self, snapshot: &Snapshot, except: &[Resource]) {
+        self.transact(|state, now| {
+            state.version = snapshot.version;
+            for (resource, then) in Resource::ALL.into_iter().zip(&snapshot.objects) {
+                if !except.contains(&resource) {
+                    state.restore(resource, then, now);
+                }
+            }
+        });
+    }
+
     /// Every change from now on, in order. A change is in the channel before the call that made it
     /// returns. The reader may call the store. What is not read is kept, so read it or drop it.
     pub fn follow(&self) -> mpsc::UnboundedReceiver<Arc<Change>> {
@@ -321,6 +349,30 @@ impl State {
         self.version += 1;
         set(&mut object, &["metadata", "resourceVersion"], self.version.to_string());
         (self.version, Arc::new(object))
+    }
+
+    fn restore(&mut self, resource: Resource, then: &BTreeMap<Key, Arc<Value>>, now: Timestamp) {
+        let version = self.version;
+        let change = |current: &Arc<Value>, previous: Option<&Arc<Value>>, deleted| {
+            let (current, previous) = (Arc::clone(current), previous.cloned());
+            Arc::new(Change { version, at: now, resource, current, previous, deleted })
+        };
+        let table = &mut self.tables[resource as usize];
+        let gone = table.objects.iter().filter(|(key, _)| !then.contains_key(key));
+        let mut changes: Vec<_> =
+            gone.map(|(_, object)| change(object, Some(object), true)).collect();
+        for (key, object) in then {
+            let before = table.objects.get(key);
+            if before != Some(object) {
+                changes.push(change(object, before, false));
+            }
+        }
+        table.objects.clone_from(then);
+        table.history.restart_at(version);
+        for change in changes {
+            self.feeds.retain(|feed| feed.send(&change));
+        }
+        self.touched.push(resource);
     }
 
     fn record(&mut self, change: Change) {

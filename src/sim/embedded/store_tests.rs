@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 
 use super::object::{meta, set};
 use super::{
-    AtVersion, DeleteOptions, Options, Page, Paging, Part, Patch, Resource, Selector, Store,
+    AtVersion, DeleteOptions, Embedded, Options, Page, Paging, Part, Patch, Resource, Selector,
+    Store,
 };
 use crate::clock::Clock;
 
@@ -419,4 +420,43 @@ fn apply_creates_what_is_not_there() {
     store.patch(POD, "default", "a", Part::Whole, &patch, false).unwrap();
     store.patch(POD, "default", "a", Part::Whole, &patch, false).unwrap();
     assert_eq!(store.count(POD), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_goes_back_has_lower_versions_and_forgets_what_lay_between() {
+    let cluster = Embedded::new(Clock::system(), Options::default());
+    let store = cluster.store();
+    for name in ["kept", "lost", "changed"] {
+        store.create(POD, "default", pod(name, "n1"), false).unwrap();
+    }
+    let snapshot = store.snapshot();
+    let then = store.version();
+    label(store, "changed", "later");
+    let at_once = DeleteOptions { grace_period_seconds: Some(0), ..DeleteOptions::default() };
+    store.delete(POD, "default", "lost", &at_once).unwrap();
+    store.create(POD, "default", pod("new", "n1"), false).unwrap();
+    let later = store.version();
+    let mut told = store.follow();
+
+    cluster.go_back_to(&snapshot);
+    assert_eq!(store.version(), then);
+    let listed = page(store, 0, None, AtVersion::Newest);
+    assert_eq!(names(&listed), ["changed", "kept", "lost"]);
+    assert!(listed.items[0].pointer("/metadata/labels/x").is_none());
+    let mut changes = Vec::new();
+    while let Ok(change) = told.try_recv() {
+        changes.push((meta(&change.current, "name").to_owned(), change.deleted));
+    }
+    let expected = [("new", true), ("changed", false), ("lost", false)];
+    assert_eq!(changes, expected.map(|(name, deleted)| (name.to_owned(), deleted)));
+
+    assert!(store.changes(POD, later, 10).is_err(), "of the future nothing is known");
+    for number in 0..5 {
+        label(store, "kept", &number.to_string());
+    }
+    let (changes, _) = store.changes(POD, later, 10).unwrap();
+    let after: Vec<_> = changes.iter().map(|change| change.version).collect();
+    assert_eq!(after, (later + 1..=then + 5).collect::<Vec<_>>(), "and then what comes after");
+    assert!(!after.is_empty());
+    assert!(store.changes(POD, then - 1, 10).is_err(), "what lies before is expired");
 }

@@ -1,10 +1,11 @@
 //! The API server, or the view of it, is gone for a while.
 
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use futures::try_join;
-use kube::api::{Patch, PatchParams};
+use kube::api::{ListParams, Patch, PatchParams};
 use ostrakon::clock::system_time;
 use serde_json::json;
 
@@ -14,12 +15,15 @@ use super::evidence::{
 use crate::ctx::{Ctx, Scenario, trial};
 use crate::harness::cluster::pod;
 use crate::harness::ostrakon::Launch;
-use crate::harness::{Fault, How, Match, Ostrakon, User, Verb, http, no_execute, wait};
+use crate::harness::{
+    Arena, Bed, Fault, How, Match, Ostrakon, PodRef, User, Verb, http, no_execute, wait,
+};
 
 pub(super) fn trials() -> Vec<Scenario> {
     vec![
         trial!(an_api_server_that_is_restarted_delays_and_changes_nothing).alone(),
         trial!(an_api_server_that_is_killed_delays_and_changes_nothing).alone(),
+        trial!(a_store_that_goes_back_in_time_loses_no_eviction).alone(),
         trial!(a_start_waits_for_an_api_server_that_is_away).alone(),
         trial!(what_comes_due_after_a_silent_drop_goes_within_20_s).alone(),
         trial!(behind_a_cut_watch_only_what_is_still_condemned_goes).alone(),
@@ -234,4 +238,86 @@ async fn what_comes_due_after_a_silent_drop_goes_within_20_s(ctx: &Ctx) -> Resul
     only_these_evicted_of_those_tried(bed, &arena, &all).await?;
     ostrakon.stop().await?;
     Ok(())
+}
+
+/// etcd starts on an older copy of its folder, as after a restore from a backup.
+async fn a_store_that_goes_back_in_time_loses_no_eviction(ctx: &Ctx) -> Result<()> {
+    let bed = ctx.bed();
+    let arena = ctx.arena().await?;
+    let ostrakon = Ostrakon::start(bed).await?;
+    let (n, well) = (arena.node("n").await?, arena.node("well").await?);
+    let forever = arena.create(pod("forever").on(&n).tolerates("k")).await?;
+    arena.taint(&n, no_execute("k").added_now()).await?;
+    let version = async || {
+        let nodes = arena.nodes().list(&ListParams::default().limit(1)).await?;
+        anyhow::Ok(nodes.metadata.resource_version.unwrap_or_default().parse::<u64>()?)
+    };
+
+    let (folder, copy) = (bed.etcd_folder(), bed.etcd_folder().with_extension("backup"));
+    restart_around(bed, || copy_folder(&folder, &copy)).await?;
+    let backup = version().await?;
+    for number in 0..150 {
+        let patch =
+            json!({"metadata": {"annotations": {"example.com/number": number.to_string()}}});
+        let params = PatchParams::default();
+        arena.nodes().patch(well.name(), &params, &Patch::Merge(patch)).await?;
+    }
+    let lost = arena.create(pod("lost").on(&n).tolerates("k")).await?;
+    // It has seen all of that.
+    let first = arena.create(pod("first").on(&n).grace(0)).await?;
+    gone_within(&arena, &first, SOON).await?;
+    let before = version().await?;
+    ensure!(before > backup + 150, "{backup}, then {before}");
+
+    restart_around(bed, || {
+        std::fs::remove_dir_all(&folder)?;
+        copy_folder(&copy, &folder)
+    })
+    .await?;
+    let late = arena.create(pod("late").on(&n).grace(0)).await?;
+    let bound = version().await?;
+    ensure!(bound < before, "the store is at {bound} and was at {before}");
+    gone_within(&arena, &late, Duration::from_secs(90)).await?;
+
+    tokio::time::sleep(QUIET).await;
+    let left = arena.pods().get(&forever.name).await?;
+    ensure!(left.metadata.deletion_timestamp.is_none(), "a pod that tolerates the taint goes");
+    ensure!(arena.pods().get_opt(&lost.name).await?.is_none(), "the past has no such pod");
+    let lists = ostrakon.metrics().await?.sum("ostrakon_watch_lists_total", &[]);
+    ensure!(lists >= Some(4.0), "nodes and pods were not listed anew: {lists:?}");
+    ostrakon.stop().await?;
+    // Their own watches are silent as well, and they do not notice.
+    bed.controller_manager()?.restart(How::Kill).await?;
+    bed.scheduler()?.restart(How::Kill).await
+}
+
+/// Stops API server and etcd, does something to what is stored, and starts them again.
+async fn restart_around(bed: &Bed, act: impl FnOnce() -> Result<()>) -> Result<()> {
+    bed.stop_apiserver(How::Kill).await?;
+    bed.etcd()?.stop(How::Graceful).await?;
+    act()?;
+    bed.etcd()?.start().await?;
+    bed.start_apiserver().await
+}
+
+fn copy_folder(from: &Path, to: &Path) -> Result<()> {
+    std::fs::create_dir_all(to)?;
+    for entry in std::fs::read_dir(from)? {
+        let entry = entry?;
+        let target = to.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            copy_folder(&entry.path(), &target)?;
+        } else {
+            std::fs::copy(entry.path(), target)?;
+        }
+    }
+    Ok(())
+}
+
+/// Asked for again and again: a watch would be silent itself.
+async fn gone_within(arena: &Arena, pod: &PodRef, within: Duration) -> Result<()> {
+    wait::until(&format!("{} to be gone", pod.name), within, async || {
+        Ok(arena.pods().get_opt(&pod.name).await?.is_none().then_some(()))
+    })
+    .await
 }

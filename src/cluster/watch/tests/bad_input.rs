@@ -69,7 +69,8 @@ async fn a_proxy_that_answers_in_the_servers_place_is_named_and_quoted() {
     });
     let metrics = Metrics::register(&Registry::new()).unwrap();
     let api = Api::new(Client::new(service, "default"), metrics);
-    let list = api.list_page("things", "", PAGE_TIMEOUT).await.unwrap_err().to_string();
+    let list =
+        api.list_page("things", "", PAGE_TIMEOUT, LONGEST_PAGE).await.unwrap_err().to_string();
     let watch = api.open_watch("things", "", HEADER_TIMEOUT).await.unwrap_err().to_string();
     for error in [list, watch] {
         assert!(error.contains("text/html; charset=x"), "{error}");

@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use futures::stream::{self, StreamExt};
-use http::header::{ACCEPT, CONTENT_TYPE};
+use http::header::{ACCEPT, CONTENT_TYPE, RETRY_AFTER};
 use http::{Request, Response};
 use http_body_util::StreamBody;
 use http_body_util::combinators::UnsyncBoxBody;
@@ -21,12 +21,15 @@ use super::*;
 
 mod bad_input;
 mod paged;
+mod rewound;
 mod streamed;
 
 /// What the server does with one request.
 enum Reply {
     /// Answers with this code and body.
     Answer(u16, Bytes),
+    /// Refuses with this code, and asks to wait for so many seconds.
+    Wait(u16, u32),
     /// Answers 200 with a body of this content type.
     Other(&'static str, Bytes),
     /// Answers 200 and sends these pieces, then ends the stream.
@@ -43,10 +46,11 @@ enum Reply {
 #[error("the connection broke")]
 struct Broken;
 
-/// A server that answers by a script and, at its end, never again.
-#[derive(Default)]
+/// A server that answers by a script and, at its end, never again. Which version its store is at, it says
+/// at any time.
 struct Server {
     script: Mutex<VecDeque<Reply>>,
+    stored: &'static str,
     requests: Mutex<Vec<(String, Instant)>>,
 }
 
@@ -111,8 +115,10 @@ impl Index for Log {
 
 fn respond(reply: Reply, watch: bool) -> Response<UnsyncBoxBody<Bytes, Broken>> {
     let form = if watch { wire::WATCH_MEDIA_TYPE } else { wire::MEDIA_TYPE };
+    let wait = if let Reply::Wait(_, seconds) = &reply { *seconds } else { 0 };
     let (code, form, pieces, silent, broken) = match reply {
         Reply::Answer(code, body) => (code, form, vec![body], false, false),
+        Reply::Wait(code, _) => (code, form, vec![], false, false),
         Reply::Other(form, body) => (200, form, vec![body], false, false),
         Reply::Pieces(pieces) => (200, form, pieces, false, false),
         Reply::Silence(pieces) => (200, form, pieces, true, false),
@@ -123,7 +129,10 @@ fn respond(reply: Reply, watch: bool) -> Response<UnsyncBoxBody<Bytes, Broken>> 
     let end = stream::iter(broken.then_some(Err(Broken)));
     let frames =
         if silent { pieces.chain(stream::pending()).boxed() } else { pieces.chain(end).boxed() };
-    let answer = Response::builder().status(code).header(CONTENT_TYPE, form);
+    let mut answer = Response::builder().status(code).header(CONTENT_TYPE, form);
+    if wait > 0 {
+        answer = answer.header(RETRY_AFTER, wait);
+    }
     answer.body(UnsyncBoxBody::new(StreamBody::new(frames))).unwrap()
 }
 
@@ -158,8 +167,19 @@ async fn play(script: impl IntoIterator<Item = Reply>, seconds: u64) -> Played {
 
 /// The same, and tells this log.
 async fn play_to(log: Log, script: impl IntoIterator<Item = Reply>, seconds: u64) -> Played {
-    let script = Mutex::new(script.into_iter().collect());
-    let server = Arc::new(Server { script, ..Server::default() });
+    play_at(log, "1000000", script, seconds, |_| std::future::ready(())).await
+}
+
+/// The same against a server whose store is at this version (by the script, if it is empty), while something is done with the client.
+async fn play_at<D: Future<Output = ()>>(
+    log: Log,
+    stored: &'static str,
+    script: impl IntoIterator<Item = Reply>,
+    seconds: u64,
+    does: impl FnOnce(Api) -> D,
+) -> Played {
+    let (script, requests) = (Mutex::new(script.into_iter().collect()), Mutex::default());
+    let server = Arc::new(Server { script, stored, requests });
     let behind = Arc::clone(&server);
     let service = service_fn(move |request: Request<Body>| {
         let server = Arc::clone(&behind);
@@ -168,12 +188,15 @@ async fn play_to(log: Log, script: impl IntoIterator<Item = Reply>, seconds: u64
             let watch = uri.contains("watch=true");
             let accept = if watch { wire::WATCH_MEDIA_TYPE } else { wire::MEDIA_TYPE };
             assert_eq!(request.headers()[ACCEPT], accept);
+            if uri.contains("limit=1&") && !server.stored.is_empty() {
+                return Ok::<_, Infallible>(respond(page(server.stored, "", &[]), false));
+            }
             server.requests.lock().push((uri, Instant::now()));
             let reply = server.script.lock().pop_front().unwrap_or(Reply::Hang);
             if matches!(reply, Reply::Hang) {
                 std::future::pending::<()>().await;
             }
-            Ok::<_, Infallible>(respond(reply, watch))
+            Ok(respond(reply, watch))
         }
     });
     let metrics = Metrics::register(&Registry::new()).unwrap();
@@ -181,8 +204,9 @@ async fn play_to(log: Log, script: impl IntoIterator<Item = Reply>, seconds: u64
     let synced = Arc::new(Mutex::new(0));
     let count = Arc::clone(&synced);
     let start = Instant::now();
+    let done = does(api.clone());
     let running = run(api, metrics, log.clone(), 1, move || *count.lock() += 1);
-    let _ = timeout(Duration::from_secs(seconds), running).await;
+    let _ = timeout(Duration::from_secs(seconds), futures::future::join(done, running)).await;
     let requests = server.requests.lock();
     let since_start = |when: &Instant| (*when - start).as_secs();
     Played {

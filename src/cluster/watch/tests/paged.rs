@@ -138,3 +138,54 @@ async fn a_watch_that_keeps_failing_does_not_spin() {
     assert!(played.second(102) > 300, "{:?}", played.requests[102]);
     assert!(played.log.iter().all(|line| !line.contains("by Watch")));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_page_that_is_too_long_is_halved_and_grows_again() {
+    let long = || Reply::Answer(200, vec![0; LONGEST_PAGE + 1].into());
+    let script = [
+        refused(),
+        long(),
+        long(),
+        page("10", "more", &[("a", 1)]),
+        page("10", "", &[("c", 3)]),
+        Reply::Hang,
+    ];
+    let played = play(script, 5).await;
+    assert_eq!((played.lists, played.second(4)), (1, 0), "at once: {:?}", played.requests);
+    let limits = ["limit=500", "limit=250", "limit=125", "limit=250"];
+    for (number, limit) in (1..).zip(limits) {
+        assert!(played.asked(number).contains(limit), "{:?}", played.requests);
+    }
+    assert!(played.asked(4).contains("continue=more"), "{:?}", played.requests);
+    assert_eq!(played.log, ["a by List", "c by List", "only [1, 3]"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_page_of_one_that_is_too_long_is_an_error_and_no_endless_loop() {
+    let long: Bytes = vec![0; LONGEST_PAGE + 1].into();
+    let script = (0..100).map(|_| Reply::Answer(200, long.clone()));
+    let script = [refused()].into_iter().chain(script);
+    let idle = |_| std::future::ready(());
+    let played = play_at(Log::default(), "", script, 60, idle).await;
+    assert!(played.asked(9).contains("limit=1&"), "{:?}", played.requests);
+    assert!((12..40).contains(&played.requests.len()), "{} requests", played.requests.len());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_server_is_waited_for_as_long_as_it_asks_within_bounds() {
+    for (asked, least, most) in [(20, 20, 25), (3600, 30, 38)] {
+        let wait = || Reply::Wait(429, asked);
+        let script = [
+            wait(),
+            Reply::Pieces(streamed("10", &[("a", 1)])),
+            wait(),
+            Reply::Silence(vec![added_b()]),
+        ];
+        let played = play(script, 100).await;
+        assert_eq!(played.told("b by Watch"), 1);
+        for (before, after) in [(0, 1), (2, 3)] {
+            let waited = played.second(after) - played.second(before);
+            assert!((least..=most).contains(&waited), "{asked}: {:?}", played.requests);
+        }
+    }
+}

@@ -11,6 +11,9 @@ use super::cluster::ready;
 use super::{LATE, LONGEST, LONGEST_PAUSE, OUTAGE, Story, TAKE_OVER, Verified};
 use crate::sim::embedded::{Fault, Part, Resource, Rule, Verb};
 
+/// How long after a restore a pod may stay that has to go at once, with what is left of earlier pauses.
+const CAUGHT_UP: f64 = 90.0;
+
 impl Story {
     /// One random thing happens.
     pub(super) fn step(&mut self) {
@@ -191,6 +194,9 @@ impl Story {
             taints.push(json!({"key": "a", "effect": "NoExecute", "timeAdded": added}));
         });
         self.pass(1.0).await?;
+        if self.rewinds {
+            return self.go_back_in_time(here, elsewhere).await;
+        }
         match self.random.random_range(0..6) {
             // Another pod gets its name, on a node that is well.
             0 => {
@@ -232,6 +238,40 @@ impl Story {
             }
         }
         self.pass(12.0).await
+    }
+
+    /// The store is restored from a backup, and what is bound to a tainted node from then on has versions
+    /// that were seen: it goes as any other.
+    async fn go_back_in_time(&mut self, here: &str, elsewhere: &str) -> Verified {
+        let backup = self.cluster.store().snapshot();
+        for number in 0..self.random.random_range(10..60) {
+            let name = format!("lost-{number}");
+            self.bind_extra(&name, elsewhere, 0);
+            self.remove_pod(&name);
+        }
+        let between = self.random.random_range(0.0..6.0);
+        self.pass(between).await?;
+        self.cluster.go_back_to(&backup);
+        let until_bound = self.random.random_range(0.0..3.0);
+        self.pass(until_bound).await?;
+        // The store comes further before anybody looks, but not as far as it was: then nothing but the
+        // lease would tell.
+        for number in 0..self.random.random_range(0..10) {
+            self.bind_extra(&format!("more-{number}"), elsewhere, 0);
+        }
+        self.bind_extra("bound-late", here, 0);
+        let bound = self.now();
+        let pods = self.cluster.store().clone();
+        while pods.get(Resource::Pods, "default", "bound-late").is_ok() {
+            if self.now() > bound + CAUGHT_UP {
+                return Err(format!(
+                    "P2: bound at {bound:.3}, after the store went back in time, and there at {:.3}",
+                    self.now()
+                ));
+            }
+            self.pass(1.0).await?;
+        }
+        Ok(())
     }
 
     fn bind_extra(&self, name: &str, node: &str, tolerated: i64) {

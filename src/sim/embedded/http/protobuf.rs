@@ -2,6 +2,9 @@
 //!
 //! An object is written with the fields that ostrakon reads and without all others. That is no
 //! matter to who asks for this form alone; a client that takes JSON too gets JSON, and all of it.
+//!
+//! A client may store bytes that are no text, of which JSON shows U+FFFD. So that is what stands for them
+//! here, and protobuf has such a byte in its place.
 
 use hyper::body::Bytes;
 use jiff::Timestamp;
@@ -119,10 +122,22 @@ fn metadata(object: &Value) -> wire::ObjectMeta {
 }
 
 fn entry((key, value): (&String, &Value)) -> wire::MapEntry {
-    wire::MapEntry {
-        key: key.clone().into(),
-        value: value.as_str().unwrap_or_default().to_owned().into(),
+    wire::MapEntry { key: key.clone().into(), value: raw(value.as_str().unwrap_or_default()) }
+}
+
+/// The bytes of a text, with one that is no text wherever JSON shows that there is.
+fn raw(text: &str) -> Bytes {
+    if !text.contains(char::REPLACEMENT_CHARACTER) {
+        return text.to_owned().into();
     }
+    let mut bytes = Vec::new();
+    for part in text.split_inclusive(char::REPLACEMENT_CHARACTER) {
+        match part.strip_suffix(char::REPLACEMENT_CHARACTER) {
+            Some(part) => bytes.extend(part.bytes().chain([0xff])),
+            None => bytes.extend(part.bytes()),
+        }
+    }
+    bytes.into()
 }
 
 fn conditions(object: &Value) -> Vec<wire::Condition> {
@@ -138,7 +153,7 @@ fn conditions(object: &Value) -> Vec<wire::Condition> {
 }
 
 fn bytes(object: &Value, path: &[&str]) -> Bytes {
-    text(object, path).to_owned().into()
+    raw(text(object, path))
 }
 
 fn time(object: &Value, path: &[&str]) -> Option<wire::Time> {

@@ -186,7 +186,8 @@ impl Watch {
     }
 
     fn bookmark(&mut self) {
-        if self.wanted.bookmarks {
+        // A watch from the future is silent until its version has come.
+        if self.wanted.bookmarks && self.version <= self.store.version() {
             self.pending.push_back(Pending::Bookmark { ends_state: false, version: self.version });
         }
     }

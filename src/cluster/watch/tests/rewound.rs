@@ -1,0 +1,78 @@
+//! A store that goes back in time, as when etcd is restored from a backup: what is stored from then on has
+//! versions that were seen, and a watch at a later one is silent.
+
+use super::*;
+
+fn listed(version: &str, things: &[(&str, u32)]) -> Reply {
+    Reply::Silence(streamed(version, things))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_was_silent_at_an_unchanged_version_is_followed_by_a_list() {
+    let played = play([listed("10", &[("a", 1)]), listed("5", &[("c", 3)])], 100).await;
+    assert_eq!((played.lists, played.requests.len()), (2, 2), "{:?}", played.requests);
+    assert!((75..=77).contains(&played.second(1)), "{:?}", played.requests);
+    assert_eq!(played.log[2..], ["c by List", "only [3]"], "and what the list lacks is gone");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_brought_something_is_taken_up_again_without_a_list() {
+    let first = Reply::Silence([streamed("10", &[("a", 1)]), vec![bookmark()]].concat());
+    let played = play([first, Reply::Hang], 90).await;
+    assert_eq!(played.lists, 1);
+    assert!(played.asked(1).contains("&resourceVersion=20&"), "{:?}", played.requests);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_broke_is_not_taken_up_where_the_store_is_not_that_far() {
+    let first = || streamed("10", &[("a", 1)]);
+    for broke in [Reply::Break(first()), Reply::Pieces(first())] {
+        for (stored, list) in [("9", true), ("10", false), ("11", false), ("unknown", false)] {
+            let broke = match &broke {
+                Reply::Break(pieces) => Reply::Break(pieces.clone()),
+                _ => Reply::Pieces(first()),
+            };
+            let script = [broke, listed("9", &[("c", 3)])];
+            let idle = |_| std::future::ready(());
+            let played = play_at(Log::default(), stored, script, 10, idle).await;
+            let asked = played.asked(1);
+            assert_eq!(asked.contains("sendInitialEvents"), list, "at {stored}: {asked}");
+            if list {
+                assert_eq!(played.log[2..], ["c by List", "only [3]"]);
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lower_version_of_the_lease_leads_to_a_list_at_once_and_only_one() {
+    let script = [listed("10", &[("a", 1)]), listed("5", &[("c", 3)]), Reply::Hang];
+    let reads_the_lease = |api: Api| async move {
+        for (second, version) in [(1, "8"), (2, "9"), (2, "3"), (2, "4"), (2, "4")] {
+            tokio::time::sleep(Duration::from_secs(second)).await;
+            api.rewinds().see("lease", version, api.rewinds().asked());
+        }
+    };
+    let played = play_at(Log::default(), "5", script, 60, reads_the_lease).await;
+    assert_eq!((played.lists, played.requests.len()), (2, 2), "{:?}", played.requests);
+    assert!((5..=6).contains(&played.second(1)), "{:?}", played.requests);
+    assert_eq!(played.told("only [3]"), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_of_a_lower_version_is_taken_and_tells_the_others_once() {
+    let mut first = streamed("10", &[("a", 1)]);
+    first.push(error(410, "too old"));
+    let told = Arc::new(Mutex::new(0));
+    let count = Arc::clone(&told);
+    let listens = |api: Api| async move {
+        let mut noticed = api.rewinds().noticed();
+        while noticed.changed().await.is_ok() {
+            *count.lock() += 1;
+        }
+    };
+    let script = [Reply::Silence(first), listed("5", &[("c", 3)]), Reply::Hang];
+    let played = play_at(Log::default(), "5", script, 20, listens).await;
+    assert_eq!(played.lists, 2, "and it does not list because of itself");
+    assert_eq!((played.told("only [3]"), *told.lock()), (1, 1));
+}
