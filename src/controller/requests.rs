@@ -110,6 +110,10 @@ impl Notices for ByEvents {
         self.0.evicting(pod, verdict);
     }
 
+    fn unmarked(&self, pod: &PodRef, verdict: &Verdict, kind: FailureKind, message: &str) {
+        self.0.unmarked(pod, verdict, kind.label(), message);
+    }
+
     fn failing(&self, pod: &PodRef, verdict: &Verdict, kind: FailureKind, message: &str) {
         self.0.failing(pod, verdict, kind.label(), message);
     }

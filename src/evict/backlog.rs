@@ -55,6 +55,8 @@ pub struct Condemned {
     pub due: Instant,
     /// When its condition was written.
     pub(super) marked: Option<Instant>,
+    /// Its condition was refused, which was reported.
+    pub(super) unmarked: bool,
     /// Its going was announced.
     pub(super) announced: bool,
     /// Kinds of failure that were reported.
@@ -79,6 +81,7 @@ impl Backlog {
             next_try: None,
             due,
             marked: None,
+            unmarked: false,
             announced: false,
             reported: AHashSet::new(),
         });

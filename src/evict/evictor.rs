@@ -26,6 +26,9 @@ const UNTIL_CAUGHT_UP: Duration = Duration::from_secs(1);
 /// The disruption controller takes a condition back after two minutes without a deletion.
 const MARK_LASTS: Duration = Duration::from_secs(60);
 
+/// A webhook that denies a condition may not have been reached: so many failures are waited for.
+const WEBHOOK_TRIES: u32 = 3;
+
 /// An eviction that has come due.
 #[derive(Clone, Debug)]
 pub struct Job {
@@ -83,6 +86,9 @@ pub trait Requests: Send + Sync {
 pub trait Notices: Send + Sync {
     /// The pod is being evicted. Once per pod.
     fn evicting(&self, pod: &PodRef, verdict: &Verdict);
+
+    /// The condition was refused, and the pod is deleted without it. Once per pod.
+    fn unmarked(&self, pod: &PodRef, verdict: &Verdict, kind: FailureKind, message: &str);
 
     /// A try failed. Once per pod and kind of failure.
     fn failing(&self, pod: &PodRef, verdict: &Verdict, kind: FailureKind, message: &str);
@@ -209,18 +215,16 @@ impl<J: Judge, R: Requests, N: Notices> Evictor<J, R, N> {
         let is_marked = past.marked || pod.disruption == Disruption::ByTaint;
         let stored = match stored {
             // Both the answer to the patch and a read have the pod as it is now.
-            _ if !is_marked => self.requests.mark(pod, self.clock.now()).await?,
+            _ if !is_marked => match self.mark(job, pod, &verdict).await? {
+                Some(stored) => stored,
+                None => return Ok(End::AlreadyGone),
+            },
             Some(stored) => stored,
             None => match self.requests.pod(&job.pod).await? {
                 Some(stored) => stored,
                 None => return Ok(End::AlreadyGone),
             },
         };
-        if !is_marked {
-            self.backlog.update(job.pod.uid, |condemned| {
-                condemned.marked = Some(Instant::now());
-            });
-        }
         let judgement = self.judge.judge(&job.pod, &job.verdict);
         if judgement.pod.is_none() || !judgement.verdict.is_due(self.clock.now()) {
             return Ok(End::Withdrawn(judgement.verdict));
@@ -231,6 +235,47 @@ impl<J: Judge, R: Requests, N: Notices> Evictor<J, R, N> {
         self.requests.delete(&job.pod).await?;
         self.pace.went_well(start.elapsed());
         Ok(End::Deleted(verdict))
+    }
+
+    /// Writes the condition, and returns the pod as it is stored then; `None` if it is gone.
+    ///
+    /// The condition tells others why the pod goes. Whoever refuses it, a policy for example, does not
+    /// decide whether the pod goes: then it is read instead, which also tells a refusal of the condition
+    /// from one since the name is another pod's by now. The next try asks for the condition again.
+    async fn mark(&self, job: &Job, pod: &Pod, verdict: &Verdict) -> Result<Option<Pod>, Failure> {
+        let (kind, message) = match self.requests.mark(pod, self.clock.now()).await {
+            Ok(stored) => {
+                self.backlog.update(job.pod.uid, |condemned| {
+                    condemned.marked = Some(Instant::now());
+                });
+                return Ok(Some(stored));
+            }
+            Err(Failure::Doubtful { kind, message } | Failure::Retry { kind, message, .. })
+                if self.is_final(job, kind) =>
+            {
+                (kind, message)
+            }
+            Err(failure) => return Err(failure),
+        };
+        let stored = self.requests.pod(&job.pod).await?;
+        if stored.as_ref().is_some_and(|stored| stored.class != PodClass::Terminating) {
+            self.metrics.unmarked(kind);
+            let first = self
+                .backlog
+                .update(job.pod.uid, |condemned| !std::mem::replace(&mut condemned.unmarked, true));
+            if first == Some(true) {
+                warn!(pod = %job.pod, uid = %job.pod.uid, cause = kind.label(), error = message,
+                    "the condition DisruptionTarget was refused; the pod is deleted without it");
+                self.notices.unmarked(&job.pod, verdict, kind, &message);
+            }
+        }
+        Ok(stored)
+    }
+
+    /// Whether a condition that was refused so is not waited for any more.
+    fn is_final(&self, job: &Job, kind: FailureKind) -> bool {
+        let failures = || self.backlog.get(job.pod.uid).map_or(0, |condemned| condemned.failures);
+        kind.is_definite() || kind == FailureKind::Webhook && failures() >= WEBHOOK_TRIES
     }
 
     /// How the attempt ends if the pod is to stay, by these facts of it and by its node as the API

@@ -64,6 +64,12 @@ impl FailureKind {
         }
     }
 
+    /// Whether the server has judged the request and said no: the same request is refused again until
+    /// somebody changes a rule, a right or a policy.
+    pub fn is_definite(self) -> bool {
+        matches!(self, Self::Forbidden | Self::Invalid)
+    }
+
     /// The kind of a refusal with this HTTP status code, if no webhook answered.
     pub fn of_code(code: u16) -> Self {
         match code {

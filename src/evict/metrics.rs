@@ -18,6 +18,7 @@ pub struct Metrics {
     duration: Histogram,
     results: IntCounterVec,
     failures: IntCounterVec,
+    unmarked: IntCounterVec,
 }
 
 impl Metrics {
@@ -57,17 +58,29 @@ impl Metrics {
                 ),
                 &["cause"],
             )?,
+            unmarked: IntCounterVec::new(
+                Opts::new(
+                    "ostrakon_evictions_unmarked_total",
+                    "Tries to evict a pod in which its condition DisruptionTarget was refused, by \
+                     cause; the pod is deleted without it.",
+                ),
+                &["cause"],
+            )?,
         };
         for result in ["deleted", "already_gone", "withdrawn", "unconfirmed"] {
             metrics.results.with_label_values(&[result]);
         }
         for kind in FailureKind::ALL {
             metrics.failures.with_label_values(&[kind.label()]);
+            if kind.is_definite() || kind == FailureKind::Webhook {
+                metrics.unmarked.with_label_values(&[kind.label()]);
+            }
         }
         registry.register(Box::new(metrics.deletions.clone()))?;
         registry.register(Box::new(metrics.duration.clone()))?;
         registry.register(Box::new(metrics.results.clone()))?;
         registry.register(Box::new(metrics.failures.clone()))?;
+        registry.register(Box::new(metrics.unmarked.clone()))?;
         registry.register(Box::new(BacklogGauge::new(backlog)?))?;
         Ok(metrics)
     }
@@ -80,6 +93,10 @@ impl Metrics {
 
     pub(super) fn ended(&self, result: &str) {
         self.results.with_label_values(&[result]).inc();
+    }
+
+    pub(super) fn unmarked(&self, kind: FailureKind) {
+        self.unmarked.with_label_values(&[kind.label()]).inc();
     }
 
     pub(super) fn failed(&self, kind: FailureKind) {

@@ -154,6 +154,19 @@ impl Recorder {
         self.about_pod(pod, "Warning", reason, "Evict", &message, verdict);
     }
 
+    /// The pod's condition `DisruptionTarget` was refused. At most once a minute for a pod.
+    pub fn unmarked(&self, pod: &PodRef, verdict: &Verdict, cause: &'static str, error: &str) {
+        if !self.repeats.is_news(pod.uid, "unmarked") {
+            return;
+        }
+        let message = format!(
+            "Condition DisruptionTarget of Pod {pod} was refused ({cause}: {error}); deleting the \
+             pod without it"
+        );
+        let reason = "DisruptionConditionRefused";
+        self.about_pod(pod, "Warning", reason, "Evict", &message, verdict);
+    }
+
     /// The node's record of when its taints began cannot be read. At most once a minute for a node.
     pub fn record_unreadable(&self, node: &NodeName, uid: Uid, error: &str) {
         if !self.repeats.is_news(uid, "record") {

@@ -142,6 +142,10 @@ impl Notices for Fake {
         self.0.lock().told.push(format!("evicting {pod}"));
     }
 
+    fn unmarked(&self, pod: &PodRef, _: &Verdict, kind: FailureKind, _: &str) {
+        self.0.lock().told.push(format!("unmarked {pod} {}", kind.label()));
+    }
+
     fn failing(&self, pod: &PodRef, _: &Verdict, kind: FailureKind, _: &str) {
         self.0.lock().told.push(format!("failing {pod} {}", kind.label()));
     }
@@ -457,10 +461,88 @@ async fn a_conflict_is_looked_into() {
     assert_eq!(bench.state(), Some(State::Sent), "another pod has the name: gone");
 
     let bench = Bench::new();
-    bench
-        .refuse("mark", Failure::Doubtful { kind: FailureKind::Invalid, message: "policy".into() });
+    bench.refuse("mark", refusal(FailureKind::Invalid));
+    bench.world.lock().stored = None;
     bench.run().await;
-    assert_eq!(bench.state(), Some(State::Failing(FailureKind::Invalid)));
+    assert_eq!(bench.requests(), ["node", "mark", "pod"], "another pod has the name");
+    assert_eq!(bench.state(), Some(State::Sent));
+    assert!(bench.told().iter().all(|told| !told.starts_with("unmarked")));
+}
+
+/// A refusal as a policy gives it.
+fn refusal(kind: FailureKind) -> Failure {
+    let message = "policy".to_owned();
+    match kind {
+        FailureKind::Invalid => Failure::Doubtful { kind, message },
+        _ => Failure::Retry { kind, message, after: None },
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_whose_condition_is_refused_is_deleted_without_it_and_that_is_said_once() {
+    for kind in [FailureKind::Forbidden, FailureKind::Invalid] {
+        let bench = Bench::new();
+        bench.refuse("mark", refusal(kind));
+        bench.refuse("delete", server_error());
+        bench.refuse("mark", refusal(kind));
+        bench.run().await;
+        assert_eq!(bench.requests(), ["node", "mark", "pod", "delete"], "{kind:?}");
+        tokio::time::advance(Duration::from_secs(1)).await;
+        bench.run().await;
+        assert_eq!(bench.requests(), ["node", "mark", "pod", "delete"], "it is asked for again");
+        assert_eq!(bench.state(), Some(State::Sent));
+        let told = bench.told();
+        let unmarked = format!("unmarked shop/web-0 {}", kind.label());
+        assert_eq!(told.iter().filter(|told| **told == unmarked).count(), 1, "{told:?}");
+        assert!((bench.deletions() - 1.0).abs() < f64::EPSILON);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_webhook_that_refuses_the_condition_is_waited_for_a_few_times_and_makes_no_window_smaller()
+ {
+    let bench = Bench::new();
+    let window = bench.evictor.pace.window();
+    for n in 0..3 {
+        bench.refuse("mark", refusal(FailureKind::Webhook));
+        bench.run().await;
+        assert_eq!(bench.requests(), ["node", "mark"], "{n}");
+        tokio::time::advance(Duration::from_secs(5)).await;
+    }
+    bench.refuse("mark", refusal(FailureKind::Webhook));
+    bench.refuse("delete", refusal(FailureKind::Webhook));
+    bench.run().await;
+    assert_eq!(bench.requests(), ["node", "mark", "pod", "delete"]);
+    assert_eq!(bench.state(), Some(State::Failing(FailureKind::Webhook)), "it refuses that too");
+    assert_eq!(bench.evictor.pace.window(), window, "the server is well");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_condition_that_fails_without_a_refusal_is_not_left_out() {
+    for code in [401, 409, 429, 500, 503, 504, 418] {
+        let bench = Bench::new();
+        let kind = FailureKind::of_code(code);
+        bench.refuse("mark", Failure::Retry { kind, message: "x".into(), after: None });
+        bench.run().await;
+        assert_eq!(bench.requests(), ["node", "mark"], "{code}");
+        assert_eq!(bench.state(), Some(State::Failing(kind)));
+        assert!(bench.told().iter().all(|told| !told.starts_with("unmarked")), "{code}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refused_condition_is_no_way_round_the_second_look() {
+    let bench = Bench::new();
+    bench.refuse("mark", refusal(FailureKind::Forbidden));
+    bench.world.lock().spared_when_stored = true;
+    assert_eq!(bench.run().await, Outcome::Again(UNTIL_CAUGHT_UP));
+    assert_eq!(bench.requests(), ["node", "mark", "pod"]);
+
+    let bench = Bench::new();
+    bench.refuse("mark", refusal(FailureKind::Forbidden));
+    bench.world.lock().stored = Some(Pod { class: PodClass::Terminating, ..pod() });
+    bench.run().await;
+    assert_eq!(bench.requests(), ["node", "mark", "pod"], "it is going already");
 }
 
 #[tokio::test(start_paused = true)]

@@ -17,11 +17,11 @@ use super::outside::{
     backlog_is_empty, due_by, figure, none_was_deleted_twice, none_was_early,
     nothing_was_written_about, ostrakon_behind, until,
 };
-use crate::ctx::{Ctx, Scenario, trial};
+use crate::ctx::{Ctx, SOON, Scenario, trial};
 use crate::harness::cluster::pod;
 use crate::harness::{
-    Answer, Arena, Bed, Fault, FaultProxy, How, Match, NodeRef, Ostrakon, PodRef, User, Verb,
-    Witness, manifests, no_execute, wait,
+    Answer, Arena, Bed, Fault, FaultProxy, How, Match, NodeRef, Ostrakon, PodRef, Refusal, User,
+    Verb, Witness, manifests, no_execute, wait,
 };
 
 pub(super) fn trials() -> Vec<Scenario> {
@@ -33,6 +33,7 @@ pub(super) fn trials() -> Vec<Scenario> {
         trial!(all_go_although_a_proxy_answers_for_a_while).alone(),
         trial!(all_go_once_a_policy_lets_them).alone().within(Duration::from_secs(300)),
         trial!(all_go_once_the_right_is_back).alone(),
+        trial!(a_pod_whose_condition_a_policy_refuses_is_deleted_without_it).real(),
     ]
 }
 
@@ -446,5 +447,34 @@ async fn all_go_once_the_right_is_back(ctx: &Ctx) -> Result<()> {
     figure(format!("{refused} refusals"));
     ensure!(refused >= 60, "only {refused} refusals: it does not try");
     ostrakon.stop().await?;
+    Ok(())
+}
+
+async fn a_pod_whose_condition_a_policy_refuses_is_deleted_without_it(ctx: &Ctx) -> Result<()> {
+    let _ostrakon = ctx.ostrakon().await?;
+    for reason in ["Invalid", "Forbidden"] {
+        let arena = ctx.arena().await?;
+        let refusal = Refusal::of_statuses(ctx.bed(), &arena, reason).await?;
+        let node = arena.node("n").await?;
+        let goes = arena.create(pod("goes").on(&node)).await?;
+        let stays = arena.create(pod("stays").on(&node).tolerates(KEY)).await?;
+        let witness = arena.witness().await?;
+        arena.taint(&node, no_execute(KEY).added_now()).await?;
+        let sightings = witness.deleted_within([&goes], SOON).await?;
+        ensure!(sightings.iter().all(|one| one.disruption.is_none()), "the policy did nothing");
+        witness.only_these_deleted([&goes], SOON, Duration::from_secs(2)).await?;
+        nothing_was_written_about(ctx.bed(), [&stays])?;
+        none_was_deleted_twice(ctx.bed(), arena.namespace(), User::Ostrakon)?;
+        let told = wait::until("the warning", SOON, async || {
+            let events = arena.events().list(&ListParams::default()).await?.items;
+            let unmarked = |event: &&Event| {
+                event.reason.as_deref() == Some("DisruptionConditionRefused")
+                    && event.involved_object.uid.as_deref() == Some(&goes.uid)
+            };
+            Ok(Some(events.iter().filter(unmarked).count()).filter(|told| *told > 0))
+        });
+        ensure!(told.await? == 1, "{reason}: said more than once");
+        refusal.lift().await?;
+    }
     Ok(())
 }
