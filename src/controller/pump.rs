@@ -12,7 +12,7 @@ use tokio_util::task::TaskTracker;
 use super::judge::View;
 use super::requests::{ApiRequests, ByEvents};
 use super::state::{Shared, TimerKey, Work};
-use crate::evict::{Drainer, Evictor, Job, OrderState, OrderedJob, Outcome, Pace, Turns};
+use crate::evict::{Drainer, Evictor, HANGS, Job, OrderState, OrderedJob, Outcome, Pace, Turns};
 use crate::model::PodRef;
 use crate::pipeline::{self, Fired, Token};
 
@@ -23,6 +23,17 @@ const AFTER_PANIC: Duration = Duration::from_secs(10);
 pub(super) struct Carrier {
     pub evictor: Evictor<View, ApiRequests, ByEvents>,
     pub drainer: Drainer<View, ApiRequests, ByEvents>,
+}
+
+impl Carrier {
+    async fn carry_out(&self, handed_out: &HandedOut) -> Outcome {
+        match &handed_out.task {
+            Task::Evict(job) => self.evictor.carry_out(job).await,
+            // Cancelled while it waited for its turn.
+            Task::Drain(_) if !handed_out.is_current() => Outcome::Reconsider,
+            Task::Drain(job) => self.drainer.carry_out(job).await,
+        }
+    }
 }
 
 /// An eviction that was handed out.
@@ -123,14 +134,19 @@ pub(super) async fn carry(
                 pace.leave();
                 break;
             };
-            let place = Place { pace: Arc::clone(&pace), queue: Arc::clone(&queue) };
+            let (pace, queue) = (Arc::clone(&pace), Arc::clone(&queue));
+            let mut place = Place { pace, queue, hangs: false };
             let carrier = Arc::clone(&carrier);
             in_flight.spawn(async move {
-                let outcome = match &handed_out.task {
-                    Task::Evict(job) => carrier.evictor.carry_out(job).await,
-                    // Cancelled while it waited for its turn.
-                    Task::Drain(_) if !handed_out.is_current() => Outcome::Reconsider,
-                    Task::Drain(job) => carrier.drainer.carry_out(job).await,
+                let outcome = {
+                    let work = carrier.carry_out(&handed_out);
+                    tokio::pin!(work);
+                    if let Ok(outcome) = tokio::time::timeout(HANGS, &mut work).await {
+                        outcome
+                    } else {
+                        place.hang();
+                        work.await
+                    }
                 };
                 handed_out.finish(&outcome);
                 drop(place);
@@ -149,11 +165,24 @@ pub(super) async fn carry(
 struct Place {
     pace: Arc<Pace>,
     queue: Arc<Queue>,
+    hangs: bool,
+}
+
+impl Place {
+    /// Lets another one begin meanwhile.
+    fn hang(&mut self) {
+        self.hangs = self.pace.hang();
+        self.queue.changed.notify_one();
+    }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.pace.leave();
+        if self.hangs {
+            self.pace.leave_hanging();
+        } else {
+            self.pace.leave();
+        }
         self.queue.changed.notify_one();
     }
 }

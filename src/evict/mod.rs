@@ -28,5 +28,5 @@ pub use drain::{
 pub use evictor::{Evictor, Job, Judge, Judgement, Notices, Outcome, Requests};
 pub use failure::{Failure, FailureKind};
 pub use metrics::Metrics;
-pub use pace::Pace;
+pub use pace::{HANGS, Pace};
 pub use turns::Turns;

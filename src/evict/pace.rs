@@ -28,6 +28,13 @@ const BRISK: Duration = Duration::from_millis(500);
 /// Kubernetes' objective for a write is 1 s at the 99th percentile. An eviction is two.
 const SLOW: Duration = Duration::from_secs(2);
 
+/// An eviction without an outcome for so long waits for somebody else, for example for a webhook that
+/// does not answer. It costs the server little, and must not hold up those that it would answer.
+pub const HANGS: Duration = Duration::from_secs(2);
+/// So many of them hold no place. A bound on connections, and on what a server is asked for that is slow
+/// with everything.
+const MOST_HANGING: usize = 64;
+
 /// The window of evictions in flight.
 #[derive(Debug)]
 pub struct Pace {
@@ -38,12 +45,14 @@ pub struct Pace {
 struct State {
     window: f64,
     in_flight: usize,
+    /// In flight without a place.
+    hanging: usize,
     cut: Option<Instant>,
 }
 
 impl Default for Pace {
     fn default() -> Self {
-        Self { state: Mutex::new(State { window: FIRST, in_flight: 0, cut: None }) }
+        Self { state: Mutex::new(State { window: FIRST, in_flight: 0, hanging: 0, cut: None }) }
     }
 }
 
@@ -60,6 +69,24 @@ impl Pace {
     pub fn leave(&self) {
         let mut state = self.state.lock();
         state.in_flight = state.in_flight.saturating_sub(1);
+    }
+
+    /// Gives the place of an eviction back that [hangs](HANGS), if not too many do. It is then ended by
+    /// [`leave_hanging`](Self::leave_hanging).
+    pub fn hang(&self) -> bool {
+        let mut state = self.state.lock();
+        let may = state.hanging < MOST_HANGING;
+        if may {
+            state.hanging += 1;
+            state.in_flight = state.in_flight.saturating_sub(1);
+        }
+        may
+    }
+
+    /// An eviction that had given its place back is over.
+    pub fn leave_hanging(&self) {
+        let mut state = self.state.lock();
+        state.hanging = state.hanging.saturating_sub(1);
     }
 
     /// An eviction was carried out, and its requests took this long.
@@ -91,7 +118,8 @@ impl Pace {
 
     /// How many are.
     pub fn in_flight(&self) -> usize {
-        self.state.lock().in_flight
+        let state = self.state.lock();
+        state.in_flight + state.hanging
     }
 }
 
@@ -167,6 +195,24 @@ mod tests {
             pace.went_well(Duration::from_secs(3));
         }
         assert_eq!(pace.window(), 4);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn evictions_that_hang_hold_no_place_but_not_any_number_of_them() {
+        let pace = Pace::default();
+        let mut hanging = 0;
+        loop {
+            full(&pace);
+            if !pace.hang() {
+                break;
+            }
+            hanging += 1;
+        }
+        assert_eq!((hanging, pace.in_flight()), (64, 72));
+        assert!(pace.is_full(), "now they hold places");
+        pace.leave_hanging();
+        assert!(pace.is_full() && pace.hang() && !pace.is_full());
+        assert_eq!((pace.window(), pace.in_flight()), (8, 71));
     }
 
     #[tokio::test(start_paused = true)]

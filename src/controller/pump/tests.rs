@@ -21,7 +21,7 @@ use crate::model::build::{at, noon, uid};
 use crate::model::{NodeName, Upkeep, Verdict};
 use crate::observe::{EventLane, EventMetrics, Recorder};
 use crate::pipeline::{Handler, shard_of};
-use crate::sim::embedded::{Embedded, Options, Resource};
+use crate::sim::embedded::{Embedded, Fault, Options, Resource, Rule, Verb};
 
 struct Bench {
     cluster: Embedded,
@@ -234,6 +234,27 @@ async fn a_pod_that_its_budget_holds_back_goes_when_the_budget_has_room() {
     bench.free_budget().await;
     seconds(60).await;
     assert!(bench.is_going("b"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_whose_evictions_are_not_answered_do_not_hold_up_the_others() {
+    let bench = bench();
+    let mut stuck = Vec::new();
+    for n in 0..40 {
+        let name = format!("stuck-{n}");
+        let hangs = Rule::always(Fault::Hang).on(Verb::Create).of(Resource::Pods);
+        bench.cluster.faults().add(hangs.named(&name));
+        stuck.push(bench.pod(&name).await);
+    }
+    let pod = bench.pod("a").await;
+    bench.shared.order_evictions(&stuck, &order());
+    seconds(1).await;
+    bench.shared.order_evictions(&[pod], &order());
+    seconds(1).await;
+    assert!(!bench.is_going("a"), "all places are taken");
+    seconds(12).await;
+    assert!(bench.is_going("a"));
+    assert!(!bench.is_going("stuck-0"));
 }
 
 #[tokio::test(start_paused = true)]
