@@ -38,6 +38,22 @@ pub(super) fn check_name(resource: Resource, name: &str) -> Result<(), ApiError>
     Err(ApiError::invalid(resource, name, "metadata.name", "FieldValueInvalid", &text))
 }
 
+/// The longest that all annotations of an object may be, keys and values together.
+const LONGEST_ANNOTATIONS: usize = 256 << 10;
+
+/// Refuses an object with more annotations than fit.
+pub(super) fn check_annotations(resource: Resource, object: &Value) -> Result<(), ApiError> {
+    let annotations = at(object, &["metadata", "annotations"]).as_object();
+    let length = |(key, value): (&String, &Value)| key.len() + value.as_str().map_or(0, str::len);
+    let length: usize = annotations.into_iter().flatten().map(length).sum();
+    if length <= LONGEST_ANNOTATIONS {
+        return Ok(());
+    }
+    let text = format!("Too long: may not be more than {LONGEST_ANNOTATIONS} bytes");
+    let (name, field) = (meta(object, "name"), "metadata.annotations");
+    Err(ApiError::invalid(resource, name, field, "FieldValueTooLong", &text))
+}
+
 /// Refuses to replace an object by one with another UID.
 pub(super) fn check_replaced(
     resource: Resource,

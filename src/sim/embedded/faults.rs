@@ -39,6 +39,9 @@ pub enum Fault {
     Cut,
     /// The request is carried out and the connection breaks instead of an answer.
     LoseAnswer,
+    /// The request is carried out, but the annotations that it sets are taken off, as by a mutating
+    /// webhook. For patches by merge.
+    StripAnnotations,
 }
 
 /// Which requests meet which fault. The default matches every request, always.

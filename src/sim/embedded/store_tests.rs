@@ -460,3 +460,19 @@ async fn a_store_that_goes_back_has_lower_versions_and_forgets_what_lay_between(
     assert!(!after.is_empty());
     assert!(store.changes(POD, then - 1, 10).is_err(), "what lies before is expired");
 }
+
+#[test]
+fn annotations_that_are_too_long_are_refused_and_others_stay_as_they_are() {
+    let store = with_pods(&["a"]);
+    let patch = |text: String| Patch::Merge(json!({"metadata": {"annotations": {"k": text}}}));
+    let write = |text| store.patch(POD, "default", "a", Part::Whole, &patch(text), false);
+    write("x".repeat((256 << 10) - 1)).unwrap();
+    let error = write("x".repeat(256 << 10)).unwrap_err();
+    assert_eq!((error.code, error.reason), (422, "Invalid"));
+    assert!(error.message.contains("metadata.annotations: Too long"), "{}", error.message);
+    let stored = store.get(POD, "default", "a").unwrap();
+    assert_eq!(
+        stored["metadata"]["annotations"]["k"].as_str().map(str::len),
+        Some((256 << 10) - 1)
+    );
+}

@@ -7,7 +7,9 @@ use rand::Rng;
 use serde_json::{Value, json};
 
 use super::admission::admit;
-use super::checks::{SERVERS_OWN, check_name, check_replaced, identified, reconciled, tidy};
+use super::checks::{
+    SERVERS_OWN, check_annotations, check_name, check_replaced, identified, reconciled, tidy,
+};
 use super::deletion::{self, DeleteOptions, Deletion};
 use super::error::ApiError;
 use super::object::{meta, remove, set, set_condition, set_default, text, time};
@@ -56,6 +58,7 @@ impl Store {
         for field in SERVERS_OWN {
             remove(&mut object, &["metadata"], field);
         }
+        check_annotations(resource, &object)?;
         admit(resource, &mut object, self.options());
         self.transact(|state, now| state.create(resource, object, now, dry_run))
     }
@@ -152,6 +155,7 @@ impl Store {
         loop {
             let current = self.get(resource, namespace, name)?;
             let next = reconciled(resource, &current, change(&current)?, part)?;
+            check_annotations(resource, &next)?;
             if next == *current {
                 return Ok(current);
             }

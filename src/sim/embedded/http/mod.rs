@@ -84,6 +84,9 @@ impl Api {
             None | Some(Fault::Latency(_)) => {
                 Ok(self.carry_out(&request, &route, &query, &operation))
             }
+            Some(Fault::StripAnnotations) => {
+                Ok(self.carry_out(&write::stripped(request.clone()), &route, &query, &operation))
+            }
             Some(Fault::Refuse { code, retry_after }) => {
                 Ok(refusal(&ApiError::with_code(code, retry_after)))
             }

@@ -15,6 +15,18 @@ use crate::sim::embedded::patch::Patch;
 use crate::sim::embedded::resource::Resource;
 use crate::sim::embedded::write::{Deleted, Part};
 
+/// The patch without the annotations that it sets.
+pub(super) fn stripped(request: Request<Bytes>) -> Request<Bytes> {
+    request.map(|body| {
+        let Ok(mut patch) = serde_json::from_slice::<Value>(&body) else { return body };
+        let annotations = patch.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut);
+        for annotation in annotations.into_iter().flat_map(serde_json::Map::values_mut) {
+            *annotation = Value::Null;
+        }
+        patch.to_string().into()
+    })
+}
+
 impl Api {
     pub(super) fn create(&self, call: &Call<'_>) -> Result<Response<Body>, ApiError> {
         let view = call.encoder.view;
