@@ -14,12 +14,9 @@ use super::file::{
 };
 use crate::drain::{
     AtDeadline, Cap, CapScope, ConditionRule, DURATION_REMEDY, GroupKind, LabelExpr, Limit,
-    NodeSelector, Pace, PodRules, Policy, PriorityGroup, Protection, Retry, SyntaxError,
-    Undrainable, Window, parse_duration,
+    NodeSelector, Pace, PodRules, Policy, PriorityGroup, Protection, Retry, STATUS_TAINTS,
+    SyntaxError, Undrainable, Window, parse_duration,
 };
-
-/// Under which a taint does not keep cluster-autoscaler from making nodes.
-const STATUS_TAINTS: &str = "status-taint.cluster-autoscaler.kubernetes.io/";
 
 /// Something that is wrong with the file.
 #[derive(Clone, Debug, PartialEq, Eq)]

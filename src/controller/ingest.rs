@@ -146,7 +146,7 @@ pub(super) fn take_node(shared: &Shared, node: Node, by: Source) {
         (None, ..) => anchor::advance(Past::recorded(recorded(node).as_ref()), node, now),
     };
     if let Some(drains) = &shared.drains {
-        drains.see(&node);
+        drains.see(&node, shared.leads(), now);
     }
     if shared.view.apply_node(node, advance) == NodeSeen::Changed {
         shared.node_written(name);
@@ -173,7 +173,7 @@ pub(super) fn drop_node(shared: &Shared, name: &NodeName, uid: Uid) {
         shared.node_changed(name.clone());
     }
     if let (Some(drains), Some((node, _))) = (&shared.drains, before) {
-        drains.gone(&node, shared.leads());
+        drains.gone(&node, shared.leads(), shared.clock.now());
         shared.node_changed(name.clone());
     }
 }

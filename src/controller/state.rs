@@ -132,6 +132,9 @@ impl Shared {
 
     /// Begins to work: all that is known is queued, and from now on what changes.
     pub(super) fn lead(&self) {
+        if let Some(drains) = &self.drains {
+            drains.lead(self.clock.now());
+        }
         // Before the view is read: what comes in now is either in it, or queued by who brings it.
         self.leads.store(true, Ordering::SeqCst);
         let mut names = self.view.node_names();

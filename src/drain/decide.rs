@@ -9,12 +9,16 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
+use super::belief::bounded;
 use super::{Change, Claim, Cordon, DrainPhase, News, Policy, Record};
 use crate::model::{Autoscaler, ConditionStatus, Node, Upkeep, later, second_of};
 
 mod standing;
 
 use standing::{Badness, Clearing};
+
+/// draino lists the conditions that it knows. What is longer is not its annotation.
+const LONGEST_OF_DRAINO: usize = 16 * 1024;
 
 /// What is to be done about a node.
 #[derive(Clone, Debug, PartialEq)]
@@ -92,7 +96,9 @@ pub fn decide(node: &Node, policies: &[Policy], now: Timestamp) -> Step {
         return Step::Rest;
     };
     let record = match upkeep.record.as_deref().map(Record::parse).transpose() {
-        Ok(record) => record.or_else(|| adopted(upkeep, policies)),
+        Ok(record) => record
+            .map(|record| record.plausible(policies, now))
+            .or_else(|| adopted(upkeep, policies)),
         Err(error) => return unreadable(upkeep, &error.to_string()),
     };
     let is_removed = upkeep.terminating || upkeep.autoscaler == Autoscaler::Removing;
@@ -154,14 +160,15 @@ fn scheduled_message(record: &Record) -> Option<String> {
 
 /// The record of a node that draino has cordoned: its annotation says for what.
 fn adopted(upkeep: &Upkeep, policies: &[Policy]) -> Option<Record> {
-    let conditions = upkeep.draino_conditions.as_deref().filter(|text| !text.is_empty())?;
+    let is_drainos = |text: &&str| !text.is_empty() && text.len() <= LONGEST_OF_DRAINO;
+    let conditions = upkeep.draino_conditions.as_deref().filter(is_drainos)?;
     if !upkeep.unschedulable {
         return None;
     }
     let policy = policies.iter().find(|policy| policy.selects(&upkeep.labels))?;
     let conditions = conditions.split(';').map(Arc::from).collect();
     let claim = Claim { policy: Arc::clone(&policy.name), conditions };
-    Some(Record::new(Arc::from("draino"), Cordon::Ours, vec![claim]))
+    Some(Record::new(Arc::from("draino"), Cordon::Ours, bounded(vec![claim])))
 }
 
 /// Whether the node bears draino's annotation and is in use: somebody has uncordoned it. draino puts

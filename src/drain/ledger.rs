@@ -29,6 +29,9 @@ pub struct Ledger {
     waiting: BTreeSet<Waiting>,
     /// The place of each node that waits, and the scope in which it was refused last.
     places: AHashMap<NodeName, (Waiting, Option<Scope>)>,
+    /// Since when this process leads. From then on it knows itself which drains it has begun, and what
+    /// records tell of later ones is somebody else's word.
+    leads_since: Option<Timestamp>,
     /// When the latest drain of a policy began.
     begun: AHashMap<Arc<str>, Timestamp>,
     /// Drains whose beginning is on its way to their nodes: by which policy, and when.
@@ -40,10 +43,12 @@ pub struct Ledger {
 /// A set of nodes among which a cap counts.
 type Scope = Option<(Arc<str>, Option<Arc<str>>)>;
 
-#[derive(Debug, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Tally {
     total: u32,
     out: u32,
+    /// Those of them that give their place to another.
+    overran: u32,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -51,6 +56,8 @@ struct Entry {
     unschedulable: bool,
     /// Counted as out of use: cordoned, or granted.
     out: bool,
+    /// Its drain [has overrun](Record::overran).
+    overran: bool,
     scopes: Vec<Scope>,
 }
 
@@ -87,9 +94,15 @@ impl Ledger {
         Self { keys: keys.into_iter().collect(), ..Self::default() }
     }
 
-    /// Takes in a version of a node.
-    pub fn see(&mut self, name: &NodeName, upkeep: &Upkeep) {
-        self.plan(name, Record::of(upkeep));
+    /// This process leads from now on, or stands by (`None`).
+    pub fn lead(&mut self, since: Option<Timestamp>) {
+        self.leads_since = since;
+    }
+
+    /// Takes in a version of a node, with its record if that [tells of a drain](Record::plans) that
+    /// counts for others.
+    pub fn see(&mut self, name: &NodeName, upkeep: &Upkeep, plan: Option<&Record>) {
+        self.plan(name, plan);
         if upkeep.unschedulable {
             self.granted.remove(name);
             self.withdraw(name);
@@ -102,6 +115,7 @@ impl Ledger {
         let entry = Entry {
             unschedulable: upkeep.unschedulable,
             out: upkeep.unschedulable || self.granted.contains_key(name),
+            overran: plan.is_some_and(|record| record.overran),
             scopes: scopes.collect(),
         };
         self.put(name, Some(entry));
@@ -172,11 +186,18 @@ impl Ledger {
         }
         self.slots.remove(name);
         let others = self.slots.values().filter(|(of, _)| *of == policy.name).map(|(_, at)| *at);
-        let latest = others.chain(self.latest_beginning(policy)).max();
-        let earliest = later(now, policy.pace.notice);
-        let spaced = latest.map(|latest| later(latest, policy.pace.spacing));
-        let slot = spaced.map_or(earliest, |spaced| spaced.max(earliest));
-        let slot = policy.next_opening(slot).unwrap_or(slot);
+        let mut others: Vec<_> = others.chain(self.latest_beginning(policy)).collect();
+        others.sort_unstable();
+        let opens = |from| policy.next_opening(from).unwrap_or(from);
+        let mut slot = opens(later(now, policy.pace.notice));
+        // The first gap, not the end: whatever a node says of its own plan, it takes up no more than
+        // one slot.
+        for other in others {
+            if slot < later(other, policy.pace.spacing) && other < later(slot, policy.pace.spacing)
+            {
+                slot = opens(later(other, policy.pace.spacing));
+            }
+        }
         self.slots.insert(name.clone(), (Arc::clone(&policy.name), slot));
         slot
     }
@@ -218,6 +239,13 @@ impl Ledger {
         }
     }
 
+    /// This process has given a drain under way its time once more.
+    pub fn begun_again(&mut self, record: &Record) {
+        if let Some(started) = record.started.filter(|_| record.failures == 0) {
+            self.note_begun(Arc::from(record.policy()), started);
+        }
+    }
+
     fn latest_beginning(&self, policy: &Policy) -> Option<Timestamp> {
         let on_their_way = self.beginning.values().filter(|(of, _)| *of == policy.name);
         on_their_way.map(|(_, at)| *at).chain(self.begun.get(&policy.name).copied()).max()
@@ -228,15 +256,16 @@ impl Ledger {
         *begun = at.max(*begun);
     }
 
-    /// Takes in what a node's record says of beginnings. Drains that failed are not spaced: they must
+    /// Takes in what a node's record says of beginnings, as far as it concerns others. Drains that failed are not spaced: they must
     /// not hold up the others.
-    fn plan(&mut self, name: &NodeName, record: Option<Record>) {
+    fn plan(&mut self, name: &NodeName, record: Option<&Record>) {
         let Some(record) = record.filter(|record| record.failures == 0) else {
             self.slots.remove(name);
             return;
         };
         let policy: Arc<str> = Arc::from(record.policy());
-        if let Some(started) = record.started {
+        let is_before = |at: &Timestamp| self.leads_since.is_none_or(|since| *at <= since);
+        if let Some(started) = record.started.filter(is_before) {
             self.note_begun(Arc::clone(&policy), started);
         }
         match record.scheduled {
@@ -284,11 +313,15 @@ impl Ledger {
         let Some(scope) = scope else {
             return Ok(());
         };
-        let (out, total) = self.scopes.get(scope).map_or((0, 0), |tally| (tally.out, tally.total));
+        let tally = self.scopes.get(scope).copied().unwrap_or_default();
+        let (out, total) = (tally.out, tally.total);
         let most = match cap.limit {
             Limit::Count(most) => most,
             Limit::Percent(part) => (total * u32::from(part) / 100).max(1),
         };
+        // Whoever makes a pod that never ends must not take a place for good. But no more give theirs
+        // back than there are: the cap is what keeps a cluster in use when many nodes look bad.
+        let out = out - tally.overran.min(most);
         // Who waits for something else is not in the way.
         let is_ahead = |waiting: &&Waiting| {
             self.places
@@ -321,8 +354,8 @@ impl Ledger {
     fn count(&mut self, name: &NodeName, granted: bool) {
         if let Some(entry) = self.nodes.get(name) {
             let out = entry.unschedulable || granted;
-            let entry =
-                Entry { out, unschedulable: entry.unschedulable, scopes: entry.scopes.clone() };
+            let (unschedulable, overran) = (entry.unschedulable, entry.overran);
+            let entry = Entry { unschedulable, out, overran, scopes: entry.scopes.clone() };
             self.put(name, Some(entry));
         }
     }
@@ -337,6 +370,7 @@ impl Ledger {
                     let tally = self.scopes.entry(scope.clone()).or_default();
                     tally.total += 1;
                     tally.out += u32::from(entry.out);
+                    tally.overran += u32::from(entry.out && entry.overran);
                 }
                 self.nodes.insert(name.clone(), entry)
             }
@@ -345,7 +379,9 @@ impl Ledger {
         for scope in before.iter().flat_map(|before| &before.scopes) {
             if let Some(tally) = self.scopes.get_mut(scope) {
                 tally.total -= 1;
-                tally.out -= u32::from(before.as_ref().is_some_and(|before| before.out));
+                let counts = |is: fn(&Entry) -> bool| u32::from(before.as_ref().is_some_and(is));
+                tally.out -= counts(|before| before.out);
+                tally.overran -= counts(|before| before.out && before.overran);
                 if tally.total == 0 {
                     self.scopes.remove(scope);
                 }

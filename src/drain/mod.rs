@@ -1,6 +1,7 @@
 //! Cordon and drain by node conditions: what a policy says of a node, what a drain does to its
 //! pods, and in which order. Pure: no I/O, no clock of its own.
 
+mod belief;
 mod budget;
 #[cfg(test)]
 pub(crate) mod build;
@@ -19,6 +20,7 @@ mod survey;
 mod syntax;
 mod window;
 
+pub(crate) use belief::STATUS_TAINTS;
 pub use budget::{Obstacle, obstacle};
 pub use change::{Change, News};
 pub use condition::{ConditionRule, Holding, format_conditions, recorded_conditions};

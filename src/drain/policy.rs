@@ -32,7 +32,8 @@ pub struct Policy {
     pub max_grace: Option<Duration>,
     /// What a drain may take beyond the longest grace of the node's pods.
     pub headroom: Duration,
-    /// How long a drain may take. `None`: the longest grace of the node's pods, and the headroom.
+    /// How long a drain may take. `None`: the longest grace of the node's pods, of which no more than
+    /// [`LONGEST_GRACE`](Self::LONGEST_GRACE) counts, and the headroom.
     pub deadline: Option<Duration>,
     /// What becomes of a node that is not drained by its deadline.
     pub at_deadline: AtDeadline,
@@ -75,6 +76,29 @@ impl Policy {
             lingering: Duration::from_secs(3600),
             status_taint: None,
         }
+    }
+
+    /// The longest grace of a node's pods that a deadline of a drain counts if the policy bounds
+    /// neither. Tenants choose the grace of their pods: one that asks for centuries must not keep a
+    /// node out of use for so long.
+    pub const LONGEST_GRACE: Duration = Duration::from_secs(4 * 3600);
+
+    /// As much of the longest grace of a node's pods as a deadline counts.
+    pub fn counted_grace(&self, longest: Duration) -> Duration {
+        self.max_grace.unwrap_or_else(|| longest.min(Self::LONGEST_GRACE))
+    }
+
+    /// How long a drain may take if this is the longest grace of the node's pods.
+    pub fn time_for(&self, longest_grace: Duration) -> Duration {
+        let needed = self.counted_grace(longest_grace).saturating_add(self.headroom);
+        self.deadline.unwrap_or(needed)
+    }
+
+    /// The longest that any drain may take, with this policy or with one that leaves its deadline to
+    /// the pods, as this one may have done until a moment ago.
+    pub fn longest_drain(&self) -> Duration {
+        let needed = Self::LONGEST_GRACE.saturating_add(self.headroom);
+        self.time_for(Duration::MAX).max(needed)
     }
 
     /// Whether it is for a node with these labels.

@@ -129,6 +129,10 @@ pub struct Record {
     /// The deadline is over, and what is left is deleted without asking budgets.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub forced: bool,
+    /// The last drain failed, and all that it left are pods that take longer to end than it could wait:
+    /// the node gives its place under the caps to another.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub overran: bool,
     /// It was given its time once more, since nobody was there to drain it.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub extended: bool,
@@ -144,10 +148,19 @@ fn is_zero(number: &u32) -> bool {
 
 /// An annotation that is no record.
 #[derive(Debug, thiserror::Error)]
-#[error("annotation ostrakon.dev/drain cannot be read: {0}")]
-pub struct ParseRecordError(#[from] serde_json::Error);
+pub enum ParseRecordError {
+    /// It has another form.
+    #[error("annotation ostrakon.dev/drain cannot be read: {0}")]
+    Form(#[from] serde_json::Error),
+    /// It is longer than any that is written here.
+    #[error("annotation ostrakon.dev/drain has {0} bytes and is not read")]
+    TooLong(usize),
+}
 
 impl Record {
+    /// The longest text that is read, in bytes. It holds all that a record may have.
+    const LONGEST: usize = 48 * 1024;
+
     /// A new session.
     pub fn new(session: Arc<str>, cordon: Cordon, claims: Vec<Claim>) -> Self {
         Self {
@@ -166,6 +179,7 @@ impl Record {
             vanished: None,
             autoscaler: false,
             forced: false,
+            overran: false,
             extended: false,
             lingers: false,
         }
@@ -177,10 +191,14 @@ impl Record {
     /// It is not what [`format`](Self::format) writes. Unknown fields are left out, so that a
     /// newer version's record can be read.
     pub fn parse(text: &str) -> Result<Self, ParseRecordError> {
+        if text.len() > Self::LONGEST {
+            return Err(ParseRecordError::TooLong(text.len()));
+        }
         Ok(serde_json::from_str(text)?)
     }
 
-    /// The record of a node, if it has one that can be read.
+    /// The record of a node as it is written, if it has one that can be read. How far it can be
+    /// relied on, [`believed`](Self::believed) tells.
     pub fn of(upkeep: &Upkeep) -> Option<Self> {
         Self::parse(upkeep.record.as_deref()?).ok()
     }
@@ -240,6 +258,7 @@ mod tests {
             vanished: Some(at),
             autoscaler: true,
             forced: true,
+            overran: true,
             extended: true,
             lingers: true,
             ..record
@@ -255,6 +274,13 @@ mod tests {
         }
         let newer = r#"{"session":"a","phase":"drained","cordon":"foreign","claims":[],"more":1}"#;
         assert_eq!(Record::parse(newer).unwrap().phase, DrainPhase::Drained);
+    }
+
+    #[test]
+    fn a_text_that_is_longer_than_any_record_is_not_read() {
+        let record = Record::new(Arc::from("5f"), Cordon::Ours, Vec::new());
+        let long = format!("{}{}", record.format(), " ".repeat(Record::LONGEST));
+        assert!(matches!(Record::parse(&long), Err(ParseRecordError::TooLong(_))));
     }
 
     #[test]

@@ -145,6 +145,17 @@ impl Survey {
         self.go.is_empty() && self.going.is_empty() && self.unknown.is_empty() && !waits
     }
 
+    /// Whether all that is left are pods that are being deleted, and take longer than their grace, or
+    /// have a longer one than a drain `counts`. More time would not end it.
+    pub fn has_overrun(&self, counts: Duration, now: Timestamp) -> bool {
+        let takes_long = |pod: &Resident| {
+            pod.grace > counts || pod.terminating.is_some_and(|until| until <= now)
+        };
+        let waits = self.left.iter().any(|left| left.stay == Stay::UntilFinished);
+        let is_all = self.go.is_empty() && self.unknown.is_empty() && !waits;
+        is_all && !self.going.is_empty() && self.going.iter().all(takes_long)
+    }
+
     /// All pods that are still to go, those that are going already among them.
     pub fn still_to_go(&self) -> Vec<&Resident> {
         self.go.iter().chain(&self.going).collect()
@@ -166,6 +177,23 @@ mod tests {
 
     fn rules() -> PodRules {
         PodRules::default()
+    }
+
+    #[test]
+    fn only_pods_that_are_going_and_take_longer_than_they_should_have_overrun() {
+        let hours = |count: u64| Duration::from_secs(count * 3600);
+        let going = |until: i64, grace: Duration| Resident {
+            terminating: Some(at(until)),
+            grace,
+            ..resident("a")
+        };
+        let overran = |pods: Vec<Resident>| of(pods, &[]).has_overrun(hours(4), at(0));
+        assert!(overran(vec![going(-60, hours(0))]), "a finalizer holds it");
+        assert!(overran(vec![going(9000, hours(5))]), "it asks for more than a drain counts");
+        assert!(!overran(vec![going(60, hours(1))]), "it still has its time");
+        assert!(!overran(vec![going(-60, hours(0)), going(60, hours(1))]));
+        assert!(!overran(vec![going(-60, hours(0)), resident("b")]), "a budget may hold that one");
+        assert!(!overran(Vec::new()));
     }
 
     fn of(pods: impl IntoIterator<Item = Resident>, budgets: &[Budget]) -> Survey {

@@ -6,6 +6,7 @@ mod migrate;
 use std::fmt::Write as _;
 use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use clap::{Args, Subcommand};
@@ -152,9 +153,12 @@ fn rows(policy: &Policy, now: Timestamp) -> Vec<(&'static str, String)> {
         };
         rows.push(("windows", format!("{}, {opens}", count(policy.windows.len(), "window"))));
     }
-    let deadline = match policy.deadline {
-        Some(deadline) => format_duration(deadline),
-        None => format!("longest grace and {}", format_duration(policy.headroom)),
+    let deadline = if let Some(deadline) = policy.deadline {
+        format_duration(deadline)
+    } else {
+        let headroom = format_duration(policy.headroom);
+        let most = format_duration(policy.time_for(Duration::MAX));
+        format!("longest grace and {headroom}, at most {most}")
     };
     rows.push(("deadline", format!("{deadline}, then {:?}", policy.at_deadline)));
     rows

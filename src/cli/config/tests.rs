@@ -141,7 +141,7 @@ default
   bad         KubeletUnhealthy=True,0s; over after 5m0s
   out of use  25% of all nodes
   drain       10s after the cordon, 10m0s after another
-  deadline    longest grace and 10m0s, then GiveUp
+  deadline    longest grace and 10m0s, at most 4h10m0s, then GiveUp
 
 warning: policy \"gpu\": pods that ask for more than 1h0m0s to end are cut short
 warning: policy \"default\": KernelDeadlock is read from a log, and a restart of \

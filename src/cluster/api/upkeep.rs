@@ -1,7 +1,9 @@
 //! Requests by which a node is cordoned, uncordoned, and its drain written down.
 
+use std::sync::Arc;
+
 use http::Method;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
 use super::{Api, FIELD_MANAGER, Label, REQUEST_TIMEOUT, RequestError, request, unreadable};
@@ -16,15 +18,15 @@ pub struct StoredNode {
     pub node: Node,
     /// Its `resourceVersion`: a patch that names it is refused (409) if the node has changed since.
     pub version: String,
-    /// All its taints, as a patch may write them back.
-    pub taints: Vec<Value>,
+    /// All its taints, as a patch may write them back; `None` if one has what no patch can write.
+    pub taints: Option<Vec<Value>>,
 }
 
 /// What to change of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UpkeepPatch {
-    /// The record; `None` removes it.
-    pub record: Option<String>,
+    /// The record: leave it (`None`), remove it, or set it.
+    pub record: Option<Option<String>>,
     /// draino's annotation: leave it (`None`), remove it, or set it.
     pub draino_conditions: Option<Option<String>>,
     /// Cordon or uncordon.
@@ -33,6 +35,25 @@ pub struct UpkeepPatch {
     pub retry_taken: bool,
     /// All taints that it shall have; `None` leaves them.
     pub taints: Option<Vec<Value>>,
+}
+
+impl UpkeepPatch {
+    /// What of it is no annotation.
+    #[must_use]
+    pub fn without_annotations(&self) -> Self {
+        let Self { unschedulable, taints, .. } = self;
+        Self { unschedulable: *unschedulable, taints: taints.clone(), ..Self::default() }
+    }
+
+    /// Whether a node has the annotations that it says.
+    pub fn annotations_are_on(&self, upkeep: &Upkeep) -> bool {
+        let is = |wanted: &Option<Option<String>>, stored: &Option<Arc<str>>| {
+            wanted.as_ref().is_none_or(|wanted| wanted.as_deref() == stored.as_deref())
+        };
+        is(&self.record, &upkeep.record)
+            && is(&self.draino_conditions, &upkeep.draino_conditions)
+            && !(self.retry_taken && upkeep.retry_asked)
+    }
 }
 
 impl Api {
@@ -64,7 +85,10 @@ impl Api {
         patch: &UpkeepPatch,
         watched: &Watched,
     ) -> Result<StoredNode, RequestError> {
-        let mut annotations = json!({Upkeep::RECORD_ANNOTATION: patch.record});
+        let mut annotations = json!({});
+        if let Some(record) = &patch.record {
+            annotations[Upkeep::RECORD_ANNOTATION] = json!(record);
+        }
         if let Some(conditions) = &patch.draino_conditions {
             annotations[Upkeep::DRAINO_CONDITIONS_ANNOTATION] = json!(conditions);
         }
@@ -133,18 +157,25 @@ fn stored(body: &bytes::Bytes, watched: &Watched) -> Result<StoredNode, RequestE
     Ok(StoredNode { node, version, taints })
 }
 
-/// A taint with all that it has.
-fn taint(taint: &wire::Taint) -> Value {
+/// A taint with all that it has, or `None` if that cannot be written in JSON. A list of taints is
+/// written as a whole, and others' must not change with it.
+fn taint(taint: &wire::Taint) -> Option<Value> {
     let text = |bytes: &bytes::Bytes| String::from_utf8_lossy(bytes).into_owned();
     let mut object = json!({"key": text(&taint.key), "effect": text(&taint.effect)});
     if !taint.value.is_empty() {
         object["value"] = json!(text(&taint.value));
     }
-    let added = taint.time_added.and_then(|time| Timestamp::from_second(time.seconds?).ok());
-    if let Some(added) = added {
-        object["timeAdded"] = json!(whole_seconds(added));
+    if let Some(seconds) = taint.time_added.and_then(|time| time.seconds) {
+        object["timeAdded"] = json!(written(seconds)?);
     }
-    object
+    Some(object)
+}
+
+/// A time as the API writes it: to the very end of the year 9999, which is beyond [`Timestamp::MAX`].
+fn written(seconds: i64) -> Option<String> {
+    let epoch = jiff::civil::date(1970, 1, 1).at(0, 0, 0, 0);
+    let moment = epoch.checked_add(SignedDuration::from_secs(seconds)).ok()?;
+    (moment.year() >= 0).then(|| format!("{moment}Z"))
 }
 
 #[cfg(test)]
@@ -155,7 +186,8 @@ mod tests {
     fn a_taint_is_written_back_with_all_that_it_has() {
         let bare =
             wire::Taint { key: "k".into(), effect: "NoSchedule".into(), ..wire::Taint::default() };
-        assert_eq!(taint(&bare), json!({"key": "k", "effect": "NoSchedule"}));
+        let plain = json!({"key": "k", "effect": "NoSchedule"});
+        assert_eq!(taint(&bare), Some(plain));
         let whole = wire::Taint {
             value: "v".into(),
             time_added: Some(wire::Time { seconds: Some(1_767_268_800) }),
@@ -164,6 +196,27 @@ mod tests {
         let expected = json!({
             "key": "k", "effect": "NoSchedule", "value": "v", "timeAdded": "2026-01-01T12:00:00Z",
         });
-        assert_eq!(taint(&whole), expected);
+        assert_eq!(taint(&whole), Some(expected));
+    }
+
+    #[test]
+    fn a_time_is_written_back_to_the_very_end_of_what_the_api_can_write() {
+        for (seconds, text) in [
+            (0, Some("1970-01-01T00:00:00Z")),
+            (253_402_300_799, Some("9999-12-31T23:59:59Z")),
+            (253_402_300_800, None),
+            (-62_135_596_799, Some("0001-01-01T00:00:01Z")),
+            (i64::MAX, None),
+            (i64::MIN, None),
+        ] {
+            assert_eq!(written(seconds).as_deref(), text, "{seconds}");
+            let added = wire::Taint {
+                time_added: Some(wire::Time { seconds: Some(seconds) }),
+                ..wire::Taint::default()
+            };
+            let whole = taint(&added);
+            assert_eq!(whole.as_ref().and_then(|taint| taint["timeAdded"].as_str()), text);
+            assert_eq!(whole.is_none(), text.is_none(), "never without its time");
+        }
     }
 }

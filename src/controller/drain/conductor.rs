@@ -16,6 +16,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, error, warn};
 
+use restraint::Restraints;
+
 use super::{Drains, evicts};
 use crate::backoff::Backoff;
 use crate::cluster::{Api, OwnerLookup, RequestError, StoredNode};
@@ -28,6 +30,7 @@ use crate::pipeline::Outcome;
 
 mod look;
 mod plan;
+mod restraint;
 mod under_way;
 mod write;
 
@@ -56,6 +59,9 @@ pub(in crate::controller) struct Conductor {
     surveys: Arc<DashMap<NodeName, Surveyed, RandomState>>,
     /// Failed tries in a row, and refusals in a row, by node.
     troubles: Arc<DashMap<NodeName, Troubles, RandomState>>,
+    /// What bounds the writes to a node, by its name. It lasts longer than its troubles: whoever undoes
+    /// each write ends those.
+    restraints: Arc<DashMap<NodeName, Restraints, RandomState>>,
     /// Names sessions.
     sessions: Arc<Mutex<StdRng>>,
     #[cfg(test)]
@@ -166,6 +172,7 @@ impl Conductor {
             budgets,
             surveys,
             troubles,
+            restraints: Arc::default(),
             sessions,
         }
     }
@@ -208,6 +215,7 @@ impl Conductor {
     async fn steps(&self, name: &NodeName) -> Result<Went, RequestError> {
         let Some((known, _)) = self.shared.view.node_alone(name) else {
             self.troubles.remove(name);
+            self.restraints.remove(name);
             self.surveys.remove(name);
             return Ok(Went::Done);
         };
@@ -224,14 +232,18 @@ impl Conductor {
                 }
             }
             Step::Act(Act::Schedule(_)) if self.is_undrainable(name) => return Ok(Went::Done),
-            Step::Act(_) => {}
+            Step::Act(act) => {
+                if let Some(pause) = self.restrained(name, &act) {
+                    return Ok(Went::Later(pause));
+                }
+            }
         }
         let Some(mut stored) = self.api.stored_node(name, &self.drains.watched).await? else {
             self.drains.ledger.lock().give_back(name);
             return Ok(Went::Done);
         };
         for _ in 0..IN_A_ROW {
-            self.settle(&stored.node);
+            self.drains.settle(&stored.node, self.shared.clock.now());
             let step = self.drains.step(&stored.node, self.shared.clock.now());
             if !evicts(&step) {
                 self.shared.cancel_orders(name);
@@ -248,8 +260,19 @@ impl Conductor {
                 }
                 return Ok(Went::Done);
             };
+            if let Some(pause) = self.restrained(name, &act) {
+                return Ok(Went::Later(pause));
+            }
             let what = act_name(&act);
+            let counts = act.clone();
             let went = self.act(&stored, act).await;
+            if matches!(went, Ok(Went::On(_))) {
+                let now = Instant::now();
+                let mut restraints = self.restraints.entry(name.clone()).or_default();
+                if let Some(restraint) = restraints.on(&counts) {
+                    restraint.count(now);
+                }
+            }
             let is_conflict =
                 matches!(&went, Err(RequestError::Status(answer)) if answer.code == 409);
             if !is_conflict {
@@ -277,7 +300,7 @@ impl Conductor {
                         && let Ok(Some(stored)) =
                             self.api.stored_node(name, &self.drains.watched).await
                     {
-                        self.settle(&stored.node);
+                        self.drains.settle(&stored.node, self.shared.clock.now());
                     }
                     let tries = 1 + self.trouble(name, |troubles| troubles.failures);
                     self.drains.reporter.step_failed(&stored.node, what, &error, tries);
@@ -285,14 +308,18 @@ impl Conductor {
                 }
             };
         }
-        Ok(Went::Later(BACKOFF.first))
+        // Somebody writes to it all the time.
+        let tries = self.trouble(name, |troubles| {
+            troubles.failures += 1;
+            troubles.failures
+        });
+        Ok(Went::Later(BACKOFF.pause(tries, self.troubles.hasher().hash_one(name).into())))
     }
 
-    /// Takes in whether a drain has begun whose write is on its way, by the node as it is stored.
-    fn settle(&self, node: &Node) {
-        if let Some(upkeep) = &node.upkeep {
-            self.drains.ledger.lock().settle(&node.name, upkeep);
-        }
+    /// How long a write has to wait since the node is written to too often.
+    fn restrained(&self, name: &NodeName, act: &Act) -> Option<Duration> {
+        let now = Instant::now();
+        self.restraints.get_mut(name)?.on(act)?.pause(now)
     }
 
     /// Whether the caps of the policy let a node be cordoned. It is told once that it has to wait.
@@ -344,13 +371,7 @@ impl Conductor {
                 }
                 self.write(stored, change).await
             }
-            (Act::Mark { scheduled, message }, _) => {
-                let now = self.shared.clock.now();
-                let watched = &self.drains.watched;
-                let marked =
-                    self.api.mark_scheduled(stored, scheduled, &message, now, watched).await?;
-                Ok(Went::On(marked))
-            }
+            (Act::Mark { scheduled, message }, _) => self.mark(stored, scheduled, &message).await,
             // There is no such policy any more, and so nothing to go by.
             (_, None) => Ok(Went::Done),
         }

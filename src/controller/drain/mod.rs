@@ -11,14 +11,17 @@ mod metrics;
 mod news;
 #[cfg(test)]
 mod tests;
+mod unstored;
 
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use parking_lot::Mutex;
 
 pub(super) use conductor::{Conductor, run};
 pub(super) use metrics::DrainMetrics;
 pub(super) use news::Reporter;
+use unstored::Unstored;
 
 use crate::cluster::Watched;
 use crate::drain::{
@@ -34,6 +37,7 @@ pub(super) struct Drains {
     pub watched: Arc<Watched>,
     pub ledger: Mutex<Ledger>,
     pub reporter: Reporter,
+    unstored: Unstored,
     /// Nodes about which something is to be done.
     pub due: TimedQueue<NodeName, ()>,
 }
@@ -46,21 +50,41 @@ impl Drains {
             conditions: rules.map(|rule| Arc::clone(&rule.kind)).collect(),
         });
         let ledger = Mutex::new(Ledger::new(&policies));
-        Self { policies, watched, ledger, reporter, due: TimedQueue::new() }
+        let (unstored, due) = (Unstored::default(), TimedQueue::new());
+        Self { policies, watched, ledger, reporter, unstored, due }
     }
 
     /// Takes in a version of a node.
-    pub(super) fn see(&self, node: &Node) {
-        if let Some(upkeep) = &node.upkeep {
-            self.ledger.lock().see(&node.name, upkeep);
+    pub(super) fn see(&self, node: &Node, leads: bool, now: Timestamp) {
+        if !leads {
+            self.unstored.clear();
         }
+        let recalled = self.unstored.recall(node, now);
+        let Some(upkeep) = &recalled.as_ref().unwrap_or(node).upkeep else { return };
+        let record = Record::believed(upkeep, &self.policies, now);
+        let plan = record.filter(|record| record.plans(upkeep, &self.policies));
+        let mut ledger = self.ledger.lock();
+        if !leads {
+            ledger.lead(None);
+        }
+        ledger.see(&node.name, upkeep, plan.as_ref());
+    }
+
+    /// This process leads from now on.
+    pub(super) fn lead(&self, now: Timestamp) {
+        self.unstored.clear();
+        self.ledger.lock().lead(Some(now));
     }
 
     /// Takes in that a node is gone. If it was being drained, it is drained now; who leads
     /// says so.
-    pub(super) fn gone(&self, node: &Node, leads: bool) {
+    pub(super) fn gone(&self, node: &Node, leads: bool, now: Timestamp) {
         self.ledger.lock().forget(&node.name);
-        if let Some(record) = node.upkeep.as_deref().and_then(Record::of)
+        let recalled = self.unstored.recall(node, now);
+        self.unstored.forget(&node.name);
+        if let Some(upkeep) = recalled.as_ref().unwrap_or(node).upkeep.as_deref()
+            && let Some(record) = Record::believed(upkeep, &self.policies, now)
+            && record.plans(upkeep, &self.policies)
             && record.phase == DrainPhase::Draining
             && leads
         {
@@ -69,13 +93,36 @@ impl Drains {
     }
 
     /// What is to be done about a node.
-    pub(super) fn step(&self, node: &Node, now: jiff::Timestamp) -> Step {
-        decide(node, &self.policies, now)
+    pub(super) fn step(&self, node: &Node, now: Timestamp) -> Step {
+        let Some(recalled) = self.unstored.recall(node, now) else {
+            return decide(node, &self.policies, now);
+        };
+        let step = decide(&recalled, &self.policies, now);
+        match (step, self.unstored.again(&node.name)) {
+            (Step::Rest | Step::Wait(_), Some(again)) if again <= now => {
+                let record = recalled.upkeep.as_deref().and_then(Record::of);
+                let unschedulable = None;
+                let (retry_taken, news) = (false, News::None);
+                Step::Act(Act::Write(Change { record, unschedulable, retry_taken, news }))
+            }
+            (Step::Rest, Some(again)) => Step::Wait(again),
+            (Step::Wait(at), Some(again)) => Step::Wait(at.min(again)),
+            (step, _) => step,
+        }
+    }
+
+    /// Takes in whether a drain has begun whose write is on its way, by the node as it is stored.
+    fn settle(&self, node: &Node, now: Timestamp) {
+        let recalled = self.unstored.recall(node, now);
+        if let Some(upkeep) = &recalled.as_ref().unwrap_or(node).upkeep {
+            self.ledger.lock().settle(&node.name, upkeep);
+        }
     }
 
     /// Whether a drain is to go on evicting.
-    pub(super) fn is_draining(&self, node: &Node, session: &str, now: jiff::Timestamp) -> bool {
-        is_draining(node, session, &self.policies, now)
+    pub(super) fn is_draining(&self, node: &Node, session: &str, now: Timestamp) -> bool {
+        let recalled = self.unstored.recall(node, now);
+        is_draining(recalled.as_ref().unwrap_or(node), session, &self.policies, now)
     }
 
     /// The policy of this name.

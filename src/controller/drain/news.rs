@@ -124,6 +124,28 @@ impl Reporter {
         }
     }
 
+    /// What tells others of the drain was refused for the `tries`th time, and is kept in memory: its
+    /// `record`, or its `mark`.
+    pub(super) fn unstored(&self, node: &Node, what: &'static str, error: &str, tries: u32) {
+        if !tries.is_power_of_two() || !self.recorder.is_news(node.uid, what) {
+            return;
+        }
+        let (reason, message) = if what == "mark" {
+            let message = format!(
+                "Condition DrainScheduled cannot be set ({error}); cordon and drain go on without it"
+            );
+            ("DrainConditionRefused", message)
+        } else {
+            let message = format!(
+                "The record of the node's cordon and drain cannot be stored ({error}); both go on, but \
+                 after a restart the cordon counts as somebody else's and stays. Let annotation \
+                 ostrakon.dev/drain be written"
+            );
+            ("DrainRecordRefused", message)
+        };
+        self.warning(node, reason, &message);
+    }
+
     /// A request for the node was refused or not answered, so many times in a row. At most once a
     /// minute for a node and a kind of step.
     pub(super) fn step_failed(

@@ -10,6 +10,7 @@ mod endings;
 mod evictions;
 mod leftovers;
 mod names;
+mod records;
 mod rest;
 mod restarts;
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
+use crate::drain::belief::bounded;
 use crate::drain::condition::{ConditionRule, Holding};
 use crate::drain::{Claim, DrainPhase, Policy, Record};
 use crate::model::{Upkeep, later};
@@ -29,6 +30,7 @@ impl Badness {
                 badness.claims.push(Claim { policy: Arc::clone(&policy.name), conditions });
             }
         }
+        badness.claims = bounded(badness.claims);
         badness
     }
 
@@ -55,6 +57,7 @@ impl Badness {
                 None => claims.push(old.clone()),
             }
         }
+        let claims = bounded(claims);
         // The same set in another order is no news.
         let is_same = claims.len() == record.claims.len()
             && claims.iter().all(|claim| {

@@ -18,7 +18,8 @@ fn ledger(nodes: &[Node]) -> Ledger {
 }
 
 fn see(ledger: &mut Ledger, node: &Node) {
-    ledger.see(&node.name, node.upkeep.as_deref().unwrap());
+    let upkeep = node.upkeep.as_deref().unwrap();
+    ledger.see(&node.name, upkeep, Record::of(upkeep).as_ref());
 }
 
 fn nodes(count: usize) -> Vec<Node> {
@@ -100,6 +101,30 @@ fn a_percentage_is_rounded_down_but_the_first_one_always_may() {
 #[test]
 fn no_node_may_where_none_may() {
     assert!(!grant(&mut ledger(&nodes(3)), "n0", &all(Limit::Count(0)), 0));
+}
+
+#[test]
+fn a_drain_that_overran_gives_its_place_back_but_no_more_do_than_there_are() {
+    let claims = vec![Claim { policy: Arc::from("p"), conditions: Vec::new() }];
+    let record = Record::new(Arc::from("1"), Cordon::Ours, claims);
+    let overran = Record { phase: DrainPhase::Failed, failures: 1, overran: true, ..record };
+    let stuck = |n| kept(&format!("n{n}")).unschedulable(true).recorded(Some(&overran));
+    let cap = all(Limit::Count(2));
+    let mut ledger = ledger(&nodes(8));
+    see(&mut ledger, &stuck(0));
+    assert!(grant(&mut ledger, "n1", &cap, 0) && grant(&mut ledger, "n2", &cap, 0));
+    assert!(!grant(&mut ledger, "n3", &cap, 0), "two others are out of use");
+    assert_eq!(ledger.out_of_use(), (3, 8), "it is out of use all the same");
+    for n in [1, 2, 3] {
+        see(&mut ledger, &stuck(n));
+    }
+    assert!(!grant(&mut ledger, "n4", &cap, 0), "four are stuck, and two gave their places back");
+    see(&mut ledger, &kept("n0"));
+    see(&mut ledger, &kept("n1"));
+    assert!(grant(&mut ledger, "n4", &cap, 0) && grant(&mut ledger, "n5", &cap, 0));
+    ledger.forget(&"n2".into());
+    ledger.forget(&"n3".into());
+    assert_eq!(ledger.out_of_use(), (2, 6));
 }
 
 #[test]
@@ -299,6 +324,49 @@ fn a_slot_lies_in_a_window_and_the_next_one_after_it() {
     // Noon is that of a Thursday.
     assert_eq!(ledger.slot(&"n1".into(), &spaced, at(0)), at(8 * 3600));
     assert_eq!(ledger.slot(&"n2".into(), &spaced, at(0)), at(9 * 3600));
+}
+
+#[test]
+fn whatever_a_node_says_of_its_own_plan_takes_up_one_slot_and_no_more() {
+    let spaced = paced(0, 60);
+    let far = "9000-01-01T00:00:00Z".parse::<Timestamp>().unwrap();
+    for told in [far.as_second() - at(0).as_second(), 86_400, 60, 30] {
+        let mut ledger = Ledger::new(std::slice::from_ref(&spaced));
+        see(&mut ledger, &planned("liar", DrainPhase::Scheduled, told));
+        let slot = ledger.slot(&"n1".into(), &spaced, at(0));
+        let next = ledger.slot(&"n2".into(), &spaced, at(0));
+        assert!(slot <= at(120) && next <= at(180), "{told}: {slot}, {next}");
+        assert!(slot.duration_since(at(told)).abs().as_secs() >= 60, "{told}: {slot}");
+    }
+}
+
+#[test]
+fn a_slot_fills_the_first_gap_that_is_wide_enough() {
+    let spaced = paced(0, 60);
+    let mut ledger = Ledger::new(std::slice::from_ref(&spaced));
+    for (name, scheduled) in [("a", 10), ("b", 100), ("c", 260)] {
+        see(&mut ledger, &planned(name, DrainPhase::Scheduled, scheduled));
+    }
+    assert_eq!(ledger.slot(&"n1".into(), &spaced, at(0)), at(160), "none between the first two");
+    assert_eq!(ledger.slot(&"n2".into(), &spaced, at(0)), at(320));
+}
+
+#[test]
+fn who_leads_knows_itself_which_drains_it_has_begun() {
+    let spaced = paced(0, 60);
+    let mut ledger = Ledger::new(std::slice::from_ref(&spaced));
+    see(&mut ledger, &planned("before", DrainPhase::Draining, 80));
+    ledger.lead(Some(at(100)));
+    assert_eq!(ledger.begin(&"n1".into(), &spaced, at(110)), Err(at(140)), "a leader before it");
+    for now in [140, 170, 199] {
+        see(&mut ledger, &planned("liar", DrainPhase::Draining, now));
+        see(&mut ledger, &planned("another", DrainPhase::Drained, now - 1));
+    }
+    assert_eq!(ledger.begin(&"n1".into(), &spaced, at(200)), Ok(()));
+    settle(&mut ledger, &planned("n1", DrainPhase::Draining, 200));
+    assert_eq!(ledger.begin(&"n2".into(), &spaced, at(210)), Err(at(260)), "its own counts");
+    see(&mut ledger, &planned("late", DrainPhase::Draining, 90));
+    assert_eq!(ledger.begin(&"n2".into(), &spaced, at(260)), Ok(()), "seen late, and long ago");
 }
 
 #[test]

@@ -55,11 +55,12 @@ impl Conductor {
             phase: DrainPhase::Draining,
             scheduled: record.scheduled.filter(|_| !is_retry).or(Some(now)),
             started: Some(now),
-            deadline: Some(deadline(policy, &survey, now)),
+            deadline: Some(later(now, policy.time_for(survey.longest_grace()))),
             ended: None,
             next: None,
             why: Remaining::of(&survey, &AHashMap::new(), &[]).summary(),
             extended: false,
+            overran: is_retry && record.overran,
             ..record
         };
         self.trouble(&node.name, |troubles| {
@@ -243,6 +244,7 @@ impl Conductor {
         let left = Remaining::of(survey, &AHashMap::new(), &[]).summary();
         let record = Record {
             phase: DrainPhase::Drained,
+            overran: false,
             ended: Some(second_of(self.shared.clock.now())),
             next: None,
             why: left.clone(),
@@ -278,7 +280,9 @@ impl Conductor {
         }
         let now = second_of(self.shared.clock.now());
         if let Some(record) = self.extended(node, &record, now) {
-            return self.write(stored, Change::note(record)).await;
+            let went = self.write(stored, Change::note(record.clone())).await?;
+            self.drains.ledger.lock().begun_again(&record);
+            return Ok(went);
         }
         let remaining = self.remaining(&survey, &self.shared.orders.on(&node.name)).await;
         let left = brief(&left(&survey, &remaining));
@@ -286,7 +290,10 @@ impl Conductor {
             warn!(node = %node.name, %left, "the drain's deadline is over; what is left is deleted");
             let record = Record {
                 forced: true,
-                deadline: Some(later(now, survey.longest_grace() + policy.headroom)),
+                deadline: Some(later(
+                    now,
+                    policy.counted_grace(survey.longest_grace()).saturating_add(policy.headroom),
+                )),
                 why: Some(left),
                 ..record
             };
@@ -307,6 +314,7 @@ impl Conductor {
             next,
             why: Some(Arc::clone(&left)),
             forced: false,
+            overran: survey.has_overrun(policy.counted_grace(Duration::MAX), now),
             ..record
         };
         let change = Change {
@@ -349,9 +357,4 @@ fn left(survey: &Survey, remaining: &Remaining) -> String {
     let why = remaining.summary().map(|why| format!("; {why}")).unwrap_or_default();
     let pods = if count == 1 { "1 pod is".to_owned() } else { format!("{count} pods are") };
     format!("{pods} not gone: {}{why}", named.join(", "))
-}
-
-fn deadline(policy: &Policy, survey: &Survey, now: Timestamp) -> Timestamp {
-    let grace = policy.max_grace.unwrap_or_else(|| survey.longest_grace());
-    later(now, policy.deadline.unwrap_or(grace + policy.headroom))
 }

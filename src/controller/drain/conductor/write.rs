@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
+use super::super::unstored::Annotations;
 use super::{Conductor, Went};
-use crate::cluster::{RequestError, StoredNode, UpkeepPatch};
+use crate::cluster::{Answer, RequestError, StoredNode, UpkeepPatch};
 #[cfg(test)]
 use crate::controller::flaw::Flaw;
 use crate::drain::{Change, Cordon, News, Record};
-use crate::model::second_of;
+use crate::model::{ConditionStatus, Node, Upkeep, second_of};
 
 impl Conductor {
     pub(super) async fn write(
@@ -23,27 +24,121 @@ impl Conductor {
         }
         let taints = self.taints(stored, &mut change);
         let patch = UpkeepPatch {
-            record: change.record.as_ref().map(Record::format),
-            draino_conditions: stored
-                .node
-                .upkeep
-                .as_deref()
-                .and_then(|upkeep| change.draino_conditions(upkeep)),
+            record: Some(change.record.as_ref().map(Record::format)),
+            draino_conditions: self
+                .known(stored)
+                .and_then(|known| change.draino_conditions(&known)),
             unschedulable: change.unschedulable,
-            retry_taken: change.retry_taken,
+            retry_taken: change.retry_taken || self.is_retry_taken(stored),
             taints,
         };
         if change.news == News::Uncordoned && change.unschedulable == Some(false) {
             self.drains.reporter.uncordoning(&stored.node);
         }
-        let written = self.api.patch_upkeep(stored, &patch, &self.drains.watched).await?;
+        let written = self.store(stored, &patch).await?;
         self.drains.reporter.tell(&stored.node, &change.news);
         Ok(Went::On(written))
     }
 
+    /// Writes the node. Its annotations tell others, and a later process, what is done about it: where
+    /// they are refused, the rest is written without them, and they are kept in memory.
+    async fn store(
+        &self,
+        stored: &StoredNode,
+        patch: &UpkeepPatch,
+    ) -> Result<StoredNode, RequestError> {
+        let (now, watched, unstored) =
+            (self.shared.clock.now(), &self.drains.watched, &self.drains.unstored);
+        let (node, name) = (&stored.node, &stored.node.name);
+        let wanted = wanted(node, patch);
+        let cause = if unstored.again(name).is_some_and(|again| again > now) {
+            None
+        } else {
+            match self.api.patch_upkeep(stored, patch, watched).await {
+                Ok(written) => {
+                    let is_whole = |upkeep: &Upkeep| patch.annotations_are_on(upkeep);
+                    if written.node.upkeep.as_deref().is_none_or(is_whole) {
+                        unstored.annotated(name);
+                    } else {
+                        let tries = unstored.keep(&written.node, wanted, true, now);
+                        let cause =
+                            "what was written was taken off or changed at once, as by a webhook";
+                        self.drains.reporter.unstored(node, "record", cause, tries);
+                    }
+                    return Ok(written);
+                }
+                Err(RequestError::Status(answer)) if may_concern_annotations(&answer, patch) => {
+                    Some(RequestError::Status(answer).to_string())
+                }
+                Err(error) => return Err(error),
+            }
+        };
+        let rest = patch.without_annotations();
+        let written = if rest == UpkeepPatch::default() {
+            stored.clone()
+        } else {
+            self.api.patch_upkeep(stored, &rest, watched).await?
+        };
+        if written.node.upkeep.as_deref().is_none_or(|upkeep| patch.annotations_are_on(upkeep)) {
+            unstored.annotated(name);
+            return Ok(written);
+        }
+        let tries = unstored.keep(node, wanted, cause.is_some(), now);
+        if let Some(cause) = cause {
+            self.drains.reporter.unstored(node, "record", &cause, tries);
+        }
+        Ok(written)
+    }
+
+    /// Sets the condition `DrainScheduled`. It tells others; nothing waits for it where it is refused.
+    pub(super) async fn mark(
+        &self,
+        stored: &StoredNode,
+        scheduled: bool,
+        message: &str,
+    ) -> Result<Went, RequestError> {
+        let (now, watched, unstored) =
+            (self.shared.clock.now(), &self.drains.watched, &self.drains.unstored);
+        let (written, cause) =
+            match self.api.mark_scheduled(stored, scheduled, message, now, watched).await {
+                Ok(written) if is_marked(&written.node, scheduled) => {
+                    unstored.marked(&stored.node.name);
+                    return Ok(Went::On(written));
+                }
+                Ok(written) => (written, "it was taken off at once, as by a webhook".to_owned()),
+                Err(RequestError::Status(answer)) if is_refused_for_good(&answer) => {
+                    (stored.clone(), RequestError::Status(answer).to_string())
+                }
+                Err(error) => return Err(error),
+            };
+        let tries = unstored.keep_mark(&stored.node, scheduled, now);
+        self.drains.reporter.unstored(&stored.node, "mark", &cause, tries);
+        Ok(Went::On(written))
+    }
+
+    /// Whether a request for one more try was taken, and could not be removed.
+    fn is_retry_taken(&self, stored: &StoredNode) -> bool {
+        let is_asked =
+            |node: &Node| node.upkeep.as_deref().is_some_and(|upkeep| upkeep.retry_asked);
+        let recalled = self.drains.unstored.recall(&stored.node, self.shared.clock.now());
+        is_asked(&stored.node) && recalled.is_some_and(|recalled| !is_asked(&recalled))
+    }
+
+    /// The node's drain facts as they are stored, but with the record that it should have.
+    fn known(&self, stored: &StoredNode) -> Option<Upkeep> {
+        let mut known = stored.node.upkeep.as_deref()?.clone();
+        let recalled = self.drains.unstored.recall(&stored.node, self.shared.clock.now());
+        if let Some(recalled) = recalled.as_ref().and_then(|node| node.upkeep.as_deref()) {
+            known.record.clone_from(&recalled.record);
+        }
+        Some(known)
+    }
+
     /// All taints that the node is to have, if those change: ours comes and goes with our cordon.
     pub(super) fn taints(&self, stored: &StoredNode, change: &mut Change) -> Option<Vec<Value>> {
-        let record = stored.node.upkeep.as_deref().and_then(Record::of);
+        let now = self.shared.clock.now();
+        let known = self.known(stored);
+        let record = known.and_then(|known| Record::believed(&known, &self.drains.policies, now));
         let had = record.and_then(|record| record.taint);
         let wanted = match &mut change.record {
             Some(record) if record.cordon == Cordon::Ours => {
@@ -60,6 +155,13 @@ impl Conductor {
             None => None,
         };
         // A new cordon puts it on in any case: somebody may have taken it off meanwhile.
+        let Some(stored) = &stored.taints else {
+            // They could not be written back as they are.
+            if let Some(record) = &mut change.record {
+                record.taint = had;
+            }
+            return None;
+        };
         let puts_on = wanted.is_some() && change.unschedulable == Some(true);
         if wanted == had && !puts_on {
             return None;
@@ -68,11 +170,49 @@ impl Conductor {
             taint["effect"] == "NoSchedule" && key.as_deref().is_some_and(|key| taint["key"] == key)
         };
         let others = |taint: &&Value| !is_ours(taint, &had) && !is_ours(taint, &wanted);
-        let mut taints: Vec<Value> = stored.taints.iter().filter(others).cloned().collect();
+        let mut taints: Vec<Value> = stored.iter().filter(others).cloned().collect();
         if let Some(key) = &wanted {
-            let now = second_of(self.shared.clock.now());
+            let now = second_of(now);
             taints.push(json!({"key": &**key, "effect": "NoSchedule", "timeAdded": now}));
         }
         Some(taints)
     }
+}
+
+/// The annotations of a node as they are to be after a patch.
+fn wanted(node: &Node, patch: &UpkeepPatch) -> Annotations {
+    let stored = node.upkeep.as_deref().cloned().unwrap_or_default();
+    let text = |text: &Option<String>| text.as_deref().map(Arc::from);
+    Annotations {
+        record: patch.record.as_ref().map_or(stored.record, text),
+        draino_conditions: patch.draino_conditions.as_ref().map_or(stored.draino_conditions, text),
+        retry_taken: patch.retry_taken,
+    }
+}
+
+/// Whether a refusal may be for the annotations only. The rest is then tried without them, which
+/// tells; without a rest only what says so itself counts, and not a right that is missing.
+fn may_concern_annotations(answer: &Answer, patch: &UpkeepPatch) -> bool {
+    let has_rest = patch.without_annotations() != UpkeepPatch::default();
+    is_refused_for_good(answer) && (has_rest || answer.code != 403 || is_by_policy(answer))
+}
+
+/// Whether the server, a policy or a webhook has judged a request, and would judge it so again.
+fn is_refused_for_good(answer: &Answer) -> bool {
+    matches!(answer.code, 400 | 403 | 413 | 422)
+        || answer.by_webhook().is_some() && answer.message.contains("denied the request")
+}
+
+/// Whether admission refused, and not authorization.
+fn is_by_policy(answer: &Answer) -> bool {
+    answer.by_webhook().is_some() || answer.message.contains("denied request")
+}
+
+fn is_marked(node: &Node, scheduled: bool) -> bool {
+    let mark = |upkeep: &Upkeep| {
+        upkeep
+            .condition(Upkeep::SCHEDULED_CONDITION)
+            .is_some_and(|condition| condition.status == ConditionStatus::True)
+    };
+    node.upkeep.as_deref().is_none_or(|upkeep| mark(upkeep) == scheduled)
 }

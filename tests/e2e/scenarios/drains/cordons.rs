@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Result, bail, ensure};
 use jiff::{SignedDuration, Timestamp};
 use ostrakon::clock::system_time;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::policies::{CALM, CLEAR_AFTER, CORDON_ONLY, QUICK};
 use super::stage::{DRAINED, QUIET, SOON, Seen, Stage, evictions, only_these_evicted, records};
@@ -22,6 +22,7 @@ pub(super) fn trials() -> Vec<Scenario> {
         trial!(a_plan_is_dropped_when_the_conditions_clear),
         trial!(a_drain_under_way_stops_when_the_conditions_clear),
         trial!(a_policy_that_only_cordons_evicts_nobody),
+        trial!(a_node_whose_annotations_are_full_is_cordoned_drained_and_uncordoned),
     ]
 }
 
@@ -188,4 +189,40 @@ async fn a_policy_that_only_cordons_evicts_nobody(ctx: &Ctx) -> Result<()> {
     let seen = stage.look(&n).await?;
     ensure!(seen.phase() == "cordoned" && seen.mark().is_none(), "{seen:?}");
     only_these_evicted(ctx.bed(), &stage.arena, &[]).await
+}
+
+async fn a_node_whose_annotations_are_full_is_cordoned_drained_and_uncordoned(
+    ctx: &Ctx,
+) -> Result<()> {
+    let stage = Stage::set(ctx).await?;
+    let n = stage.node("n", QUICK).await?;
+    let kept = stage.kept("kept", &n).await?;
+    let kept = stage.arena.create(kept).await?;
+    // All annotations of an object may have 256 KiB, and a record has more than 60 bytes.
+    let is_full = async || -> Result<bool> {
+        let annotations = stage.look(&n).await?.annotations;
+        let length: usize = annotations.iter().map(|(key, value)| key.len() + value.len()).sum();
+        let left = (256_usize << 10).saturating_sub(length + "filler".len() + 60);
+        let filler = annotations.get("filler").map_or(0, String::len) + left;
+        let patch = json!({"metadata": {"annotations": {"filler": "x".repeat(filler)}}});
+        stage.patch(&n, patch).await?;
+        Ok(left < 60)
+    };
+    ensure!(!is_full().await?, "it was full before");
+    stage.breaks(&n).await?;
+    let seen = stage.cordoned(&n, SOON).await?;
+    ensure!(seen.record.is_null() && seen.conditions.is_none(), "there was room: {seen:?}");
+    let kind = stage.told(&n, "DrainRecordRefused", &["Too long", "ostrakon.dev/drain"]).await?;
+    ensure!(kind == "Warning", "{kind}");
+    let is_done =
+        |seen: &Seen| seen.mark().is_some_and(|(_, message)| message.contains("Completed"));
+    stage.until(&n, "drained", DRAINED, is_done).await?;
+    only_these_evicted(ctx.bed(), &stage.arena, &[kept]).await?;
+    let cleared = system_time();
+    stage.recovers(&n).await?;
+    stage.until(&n, "uncordoned", SOON, |seen| !seen.unschedulable).await?;
+    let took = system_time().duration_since(cleared);
+    ensure!(took > SignedDuration::from_secs(CLEAR_AFTER - 1), "uncordoned after {took:#}");
+    stage.told(&n, "UncordonSucceeded", &[]).await?;
+    Ok(())
 }
