@@ -132,11 +132,11 @@ impl Story {
         let Some(pod) = self.some_pod() else { return };
         let name = pod["metadata"]["name"].as_str().unwrap_or_default().to_owned();
         let new = self.toleration();
-        self.tolerate(&name, new);
+        self.tolerate(&name, &new);
     }
 
     /// Puts a toleration before those that the pod has.
-    fn tolerate(&self, name: &str, new: Value) {
+    fn tolerate(&self, name: &str, new: &Value) {
         let changed = |pod: &Value| {
             let mut pod = pod.clone();
             match pod["spec"]["tolerations"].as_array_mut() {
@@ -234,7 +234,7 @@ impl Story {
             // Its owner gives it a toleration.
             _ => {
                 self.cluster.faults().hold_watches(Resource::Pods, true);
-                self.tolerate(name, json!({"operator": "Exists", "effect": "NoExecute"}));
+                self.tolerate(name, &json!({"operator": "Exists", "effect": "NoExecute"}));
             }
         }
         self.pass(12.0).await
