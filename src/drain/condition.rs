@@ -93,13 +93,7 @@ impl ConditionRule {
             Some((kind, rest)) => (kind, Some(rest)),
             None => (text, None),
         };
-        if kind.is_empty() {
-            return fault(0, "the type of the condition is missing".into(), FORM);
-        }
-        let foreign = |c: char| !(c.is_ascii_alphanumeric() || "-_./".contains(c));
-        if let Some((at, c)) = kind.char_indices().find(|(_, c)| foreign(*c)) {
-            return fault(at, format!("{c:?} cannot be in the type of a condition"), FORM);
-        }
+        check_kind(text, kind, FORM)?;
         let Some(rest) = rest else {
             if kind == "Ready" {
                 let cause = "Ready alone means Ready=True, so every healthy node would be bad";
@@ -134,6 +128,12 @@ impl ConditionRule {
             return fault(at + 1, cause, DURATION_REMEDY);
         };
         Ok(Self::new(kind, status, min_age))
+    }
+
+    /// Reads the type of a condition alone.
+    pub fn kind(text: &str) -> Result<Arc<str>, SyntaxError> {
+        check_kind(text, text, "write its type alone, such as KernelDeadlock")?;
+        Ok(text.into())
     }
 
     /// How the node's condition stands to this rule.
@@ -186,6 +186,21 @@ impl ConditionRule {
     fn stale_from(&self, heartbeat: Option<Timestamp>) -> Option<Timestamp> {
         let after = self.stale_after?;
         Some(heartbeat.map_or(Timestamp::MIN, |heartbeat| later(heartbeat, after)))
+    }
+}
+
+/// Whether `kind`, with which `text` begins, can be the type of a condition.
+fn check_kind(text: &str, kind: &str, remedy: &str) -> Result<(), SyntaxError> {
+    if kind.is_empty() {
+        return Err(SyntaxError::new(text, 0, "the type of the condition is missing", remedy));
+    }
+    let foreign = |c: char| !(c.is_ascii_alphanumeric() || "-_./".contains(c));
+    match kind.char_indices().find(|(_, c)| foreign(*c)) {
+        None => Ok(()),
+        Some((at, c)) => {
+            let cause = format!("{c:?} cannot be in the type of a condition");
+            Err(SyntaxError::new(text, at, cause, remedy))
+        }
     }
 }
 

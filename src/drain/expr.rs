@@ -4,18 +4,20 @@
 //! What can be said:
 //!
 //! - a label: `metadata.labels.foo`, or `metadata.labels['example.com/foo']` where the key is no
-//!   plain word; a label that a node does not have is the empty text;
-//! - a text: `'…'` or `"…"`, with `\\`, `\'`, `\"`, `\n`, `\r` and `\t`;
+//!   plain word; `.name` and `['name']` mean the same everywhere, so `metadata['labels']['foo']` is
+//!   that label too; a label that a node does not have is the empty text;
+//! - a text: `'…'` or `"…"`, with `\\`, `\'`, `\"`, `\n`, `\r`, `\t`, `\xHH` and `\uHHHH`;
 //! - `==`, `!=`, `contains`, `startsWith`, `endsWith` between two of these; `matches '…'`, a regular
 //!   expression that is looked for anywhere; `in ['a', 'b']` and `not in`;
 //! - `'key' in metadata.labels`: the node has the label, be it empty;
 //! - `true` and `false`; `!` or `not` before a parenthesis; `&&` or `and`; `||` or `or`, which binds
-//!   less; `(` and `)`.
+//!   less; `(…) == true` and `(…) != (…)`; `a ? b : c`, which binds least; `(` and `)`.
 //!
 //! Empty: every node. Everything is checked when it is read, so that judging a node cannot fail:
 //! what draino does with an expression that turns out to be no truth is to crash.
 
 mod parse;
+mod reach;
 
 use std::fmt;
 use std::sync::Arc;
@@ -40,6 +42,10 @@ enum Term {
     All(Vec<Term>),
     /// At least one of them, two at least.
     Any(Vec<Term>),
+    /// Both are true, or both are false.
+    Same(Box<[Term; 2]>),
+    /// If the first is true the second, else the third.
+    Choice(Box<[Term; 3]>),
     /// Two texts stand to one another so.
     Compare(Text, Relation, Text),
     /// The text is one of these.
@@ -129,6 +135,27 @@ impl LabelExpr {
         Ok(Self(if terms.len() > 1 { Some(Term::All(terms)) } else { terms.pop() }))
     }
 
+    /// Whether nothing is asked.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_none()
+    }
+
+    /// Whether it asks of a node all that `other` asks, and perhaps more: then `other` selects
+    /// every node that this does. `false` where that cannot be told from how they are written.
+    pub fn implies(&self, other: &Self) -> bool {
+        let Some(other) = &other.0 else { return true };
+        let asked = |wanted: &Term| match &self.0 {
+            Some(Term::All(terms)) => terms.contains(wanted),
+            Some(term) => term == wanted,
+            None => false,
+        };
+        match other {
+            Term::Const(true) => true,
+            Term::All(terms) => asked(other) || terms.iter().all(asked),
+            _ => asked(other),
+        }
+    }
+
     /// Whether it is true of a node with these labels.
     pub fn admits(&self, labels: &Labels) -> bool {
         self.0.as_ref().is_none_or(|term| term.holds(labels))
@@ -142,6 +169,14 @@ impl Term {
             Self::Not(term) => !term.holds(labels),
             Self::All(terms) => terms.iter().all(|term| term.holds(labels)),
             Self::Any(terms) => terms.iter().any(|term| term.holds(labels)),
+            Self::Same(terms) => {
+                let [left, right] = &**terms;
+                left.holds(labels) == right.holds(labels)
+            }
+            Self::Choice(terms) => {
+                let [condition, then, otherwise] = &**terms;
+                if condition.holds(labels) { then } else { otherwise }.holds(labels)
+            }
             Self::Compare(left, relation, right) => {
                 relation.holds(left.of(labels), right.of(labels))
             }
@@ -154,7 +189,7 @@ impl Term {
     /// As a part of something else: whatever could be torn apart is in parentheses.
     fn within(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::All(_) | Self::Any(_) => write!(f, "({self})"),
+            Self::All(_) | Self::Any(_) | Self::Same(_) | Self::Choice(_) => write!(f, "({self})"),
             _ => write!(f, "{self}"),
         }
     }
@@ -212,6 +247,14 @@ impl fmt::Display for Term {
             Self::Not(term) => write!(f, "!({term})"),
             Self::All(terms) => joined(f, terms, " && "),
             Self::Any(terms) => joined(f, terms, " || "),
+            Self::Same(terms) => {
+                let [left, right] = &**terms;
+                write!(f, "({left}) == ({right})")
+            }
+            Self::Choice(terms) => {
+                let [condition, then, otherwise] = &**terms;
+                write!(f, "({condition}) ? ({then}) : ({otherwise})")
+            }
             Self::Compare(left, relation, right) => {
                 write!(f, "{left} {} {right}", relation.as_str())
             }

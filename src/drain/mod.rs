@@ -11,6 +11,7 @@ mod decide;
 mod duration;
 mod expr;
 mod filter;
+mod label;
 mod ledger;
 mod order;
 mod policy;
@@ -28,6 +29,7 @@ pub use decide::{Act, Step, decide, given_back, is_draining, without_leftover};
 pub use duration::{DURATION_REMEDY, format_duration, parse_duration};
 pub use expr::LabelExpr;
 pub use filter::{Fate, OwnerUnknown, Stay, Why, fate, owners_needed};
+pub use label::{is_label_key, is_label_value};
 pub use ledger::{Capped, Ledger};
 pub use order::{Turn, turn};
 pub use policy::{

@@ -140,6 +140,14 @@ pub struct NodeSelector {
 }
 
 impl NodeSelector {
+    /// Whether it selects every node that `other` does. `false` where that cannot be told from how
+    /// they are written.
+    pub fn covers(&self, other: &Self) -> bool {
+        self.labels.iter().all(|label| other.labels.contains(label))
+            && (other.expression.implies(&self.expression)
+                || self.expression.always(&other.labels) == Some(true))
+    }
+
     /// Whether it is for a node with these labels.
     pub fn selects(&self, labels: &Labels) -> bool {
         self.labels.iter().all(|(key, value)| labels.get(key) == Some(value))

@@ -15,12 +15,13 @@ const DEPTH: usize = 64;
 const PATTERN_BYTES: usize = 1 << 20;
 
 const LABEL_FORM: &str = "write a label as metadata.labels['KEY'] and a text in quotes";
+const ONLY_LABELS: &str = "of a node only its labels can be used";
 const COMPARE: &str = "compare it, as in metadata.labels['KEY'] == 'VALUE'";
 
 /// Reads a whole expression that says something.
 pub(super) fn term(text: &str) -> Result<Term, SyntaxError> {
     let mut parser = Parser { text, tokens: tokens(text)?, next: 0, depth: 0 };
-    let (at, value) = parser.any()?;
+    let (at, value) = parser.choice()?;
     let term = parser.truth(at, value)?;
     match parser.peek() {
         Token::End => Ok(term),
@@ -57,8 +58,8 @@ impl Token<'_> {
 }
 
 /// The longer ones first.
-const SYMBOLS: [&str; 14] =
-    ["==", "!=", "&&", "||", "!", "(", ")", "[", "]", ",", ".", "-", "/", "="];
+const SYMBOLS: [&str; 16] =
+    ["==", "!=", "&&", "||", "!", "(", ")", "[", "]", ",", ".", "-", "/", "=", "?", ":"];
 
 /// Each word with the byte at which it begins.
 fn tokens(text: &str) -> Result<Vec<(usize, Token<'_>)>, SyntaxError> {
@@ -112,6 +113,22 @@ fn quoted(text: &str, start: usize, quote: char) -> Result<(usize, String), Synt
             Some((_, 'n')) => content.push('\n'),
             Some((_, 'r')) => content.push('\r'),
             Some((_, 't')) => content.push('\t'),
+            Some((_, c @ ('x' | 'u' | 'U'))) => {
+                let digits = match c {
+                    'x' => 2,
+                    'u' => 4,
+                    _ => 8,
+                };
+                let code: String = chars.by_ref().take(digits).map(|(_, digit)| digit).collect();
+                let whole = code.len() == digits && code.bytes().all(|it| it.is_ascii_hexdigit());
+                let read = whole.then(|| u32::from_str_radix(&code, 16).ok()).flatten();
+                let Some(read) = read.and_then(char::from_u32) else {
+                    let cause = format!("\\{c}{code} is no character");
+                    let remedy = format!("write \\{c} with {digits} hexadecimal digits");
+                    return Err(SyntaxError::new(text, start + at, cause, remedy));
+                };
+                content.push(read);
+            }
             Some((_, c)) => {
                 let cause = format!("\\{c} means nothing in a text");
                 let remedy = "write a backslash as \\\\";
@@ -132,6 +149,8 @@ enum Value {
     Text(Text),
     /// `['a', 'b']`.
     List(Vec<Arc<str>>),
+    /// `metadata`.
+    Metadata,
     /// `metadata.labels`.
     Labels,
 }
@@ -142,6 +161,7 @@ impl Value {
             Self::Truth(_) => "a truth",
             Self::Text(_) => "a text",
             Self::List(_) => "a list",
+            Self::Metadata => "metadata",
             Self::Labels => "all the labels",
         }
     }
@@ -227,6 +247,21 @@ impl<'a> Parser<'a> {
         }
     }
 
+    /// `a ? b : c`, which binds least.
+    fn choice(&mut self) -> Result<Placed, SyntaxError> {
+        let (at, condition) = self.any()?;
+        if !self.take("?", "?") {
+            return Ok((at, condition));
+        }
+        let condition = self.truth(at, condition)?;
+        let (then_at, then) = self.deeper(Self::choice)?;
+        let then = self.truth(then_at, then)?;
+        self.expect(":")?;
+        let (else_at, otherwise) = self.deeper(Self::choice)?;
+        let otherwise = self.truth(else_at, otherwise)?;
+        Ok((at, Value::Truth(Term::Choice(Box::new([condition, then, otherwise])))))
+    }
+
     fn any(&mut self) -> Result<Placed, SyntaxError> {
         self.chain("||", "or", Term::Any, Self::all)
     }
@@ -260,9 +295,25 @@ impl<'a> Parser<'a> {
     fn comparison(&mut self) -> Result<Placed, SyntaxError> {
         let (at, mut value) = self.operand()?;
         while let Some(operator) = self.operator()? {
-            let left = self.wanted_text(at, value)?;
             let (right_at, right) = self.operand()?;
-            value = Value::Truth(self.compare(left, operator, right_at, right)?);
+            value = Value::Truth(match (value, operator, right) {
+                // Two truths are compared as `(…) == true`.
+                (
+                    Value::Truth(left),
+                    Operator::Compare(relation @ (Relation::Equal | Relation::Differs)),
+                    Value::Truth(right),
+                ) => {
+                    let same = Term::Same(Box::new([left, right]));
+                    match relation {
+                        Relation::Equal => same,
+                        _ => Term::Not(Box::new(same)),
+                    }
+                }
+                (left, operator, right) => {
+                    let left = self.wanted_text(at, left)?;
+                    self.compare(left, operator, right_at, right)?
+                }
+            });
         }
         Ok((at, value))
     }
@@ -338,13 +389,21 @@ impl<'a> Parser<'a> {
 
     fn operand(&mut self) -> Result<Placed, SyntaxError> {
         let at = self.at();
+        Ok((at, self.deeper(Self::operand_within)?))
+    }
+
+    /// Reads a part that may have others within it.
+    fn deeper<T>(
+        &mut self,
+        part: fn(&mut Self) -> Result<T, SyntaxError>,
+    ) -> Result<T, SyntaxError> {
         if self.depth >= DEPTH {
             return self.fault("too many parentheses within one another", "write it flatter");
         }
         self.depth += 1;
-        let value = self.operand_within()?;
+        let part = part(self)?;
         self.depth -= 1;
-        Ok((at, value))
+        Ok(part)
     }
 
     fn operand_within(&mut self) -> Result<Value, SyntaxError> {
@@ -358,9 +417,9 @@ impl<'a> Parser<'a> {
             return Ok(Value::Truth(Term::Not(Box::new(self.truth(at, value)?))));
         }
         if self.take("(", "(") {
-            let (_, value) = self.any()?;
+            let (_, value) = self.choice()?;
             self.expect(")")?;
-            return Ok(value);
+            return self.members(value);
         }
         if self.take("[", "[") {
             return Ok(Value::List(self.list()?));
@@ -371,7 +430,7 @@ impl<'a> Parser<'a> {
             Token::Word("false") => Value::Truth(Term::Const(false)),
             Token::Word("metadata") => {
                 self.next += 1;
-                return self.labels();
+                return self.members(Value::Metadata);
             }
             Token::Word(word) => {
                 let cause = format!("{word:?} is no known word");
@@ -386,35 +445,69 @@ impl<'a> Parser<'a> {
         Ok(value)
     }
 
-    /// What follows `metadata`.
-    fn labels(&mut self) -> Result<Value, SyntaxError> {
-        if !(self.take(".", ".") && self.take("labels", "labels")) {
-            return self.fault("of a node only its labels can be used", "write metadata.labels");
-        }
-        if self.take("[", "[") {
-            let Token::Quoted(key) = self.peek() else {
-                return self.fault("the key of a label must be a text in quotes", LABEL_FORM);
-            };
-            let label = Text::Label(key.as_str().into());
-            self.next += 1;
-            self.expect("]")?;
-            return Ok(Value::Text(label));
-        }
-        if self.take(".", ".") {
-            let Token::Word(key) = self.peek() else {
-                return self.fault("the key of the label is missing", LABEL_FORM);
-            };
-            let label = Text::Label((*key).into());
-            self.next += 1;
-            if let Token::Symbol(symbol @ ("." | "-" | "/")) = self.peek() {
-                let cause = format!("{symbol:?} cannot follow");
-                let remedy =
-                    "quote a key that is no plain word: metadata.labels['example.com/key']";
-                return self.fault(cause, remedy);
+    /// What follows a value: `.name` or `['name']`, which mean the same, any number of times.
+    fn members(&mut self, mut value: Value) -> Result<Value, SyntaxError> {
+        loop {
+            let quoted = *self.peek() == Token::Symbol("[");
+            if !quoted && *self.peek() != Token::Symbol(".") {
+                break;
             }
-            return Ok(Value::Text(label));
+            if !matches!(value, Value::Metadata | Value::Labels) {
+                return self.beyond_key();
+            }
+            self.next += 1;
+            let at = self.at();
+            let name = if quoted {
+                let name = self.quoted_key()?;
+                self.expect("]")?;
+                name
+            } else {
+                self.plain_key(&value)?
+            };
+            value = match value {
+                Value::Metadata if &*name == "labels" => Value::Labels,
+                Value::Metadata => {
+                    return Err(self.error(at, ONLY_LABELS, "write metadata.labels"));
+                }
+                _ => Value::Text(Text::Label(name)),
+            };
         }
-        Ok(Value::Labels)
+        match (value, self.peek()) {
+            // In parentheses, its members may follow these.
+            (Value::Metadata, token) if *token != Token::Symbol(")") => {
+                self.fault(ONLY_LABELS, "write metadata.labels")
+            }
+            (Value::Text(Text::Label(_)), Token::Symbol("-" | "/")) => self.beyond_key(),
+            (value, _) => Ok(value),
+        }
+    }
+
+    /// Something follows the key of a label as if it were a part of it.
+    fn beyond_key<T>(&self) -> Result<T, SyntaxError> {
+        let cause = format!("{} cannot follow", self.peek().name());
+        self.fault(cause, "quote a key that is no plain word: metadata.labels['example.com/key']")
+    }
+
+    fn quoted_key(&mut self) -> Result<Arc<str>, SyntaxError> {
+        let Token::Quoted(key) = self.peek() else {
+            return self.fault("the key of a label must be a text in quotes", LABEL_FORM);
+        };
+        let key = key.as_str().into();
+        self.next += 1;
+        Ok(key)
+    }
+
+    fn plain_key(&mut self, of: &Value) -> Result<Arc<str>, SyntaxError> {
+        let Token::Word(key) = self.peek() else {
+            let cause = match of {
+                Value::Metadata => ONLY_LABELS,
+                _ => "the key of the label is missing",
+            };
+            return self.fault(cause, LABEL_FORM);
+        };
+        let key = (*key).into();
+        self.next += 1;
+        Ok(key)
     }
 
     /// What follows `[`.

@@ -148,6 +148,112 @@ fn every_operator_says_what_it_says() {
 }
 
 #[test]
+fn a_label_may_be_written_in_every_way_of_the_language() {
+    let node = &[("node-role", "b"), ("pool", "gpu")];
+    for way in [
+        "metadata['labels']['pool']",
+        "metadata[\"labels\"].pool",
+        "metadata['labels'].pool",
+        "metadata.labels[\"pool\"]",
+        "metadata . labels . pool",
+        "metadata['labels']['\\x70ool']",
+        "metadata['labels']['\\u0070ool']",
+        "(metadata).labels.pool",
+        "(metadata.labels)['pool']",
+        "((metadata['labels'])['pool'])",
+    ] {
+        assert!(admits(&format!("{way} == 'gpu'"), node), "{way}");
+        assert!(!admits(&format!("{way} == 'cpu'"), node), "{way}");
+        let read = LabelExpr::parse(&format!("{way} in ['gpu']")).unwrap();
+        assert_eq!(read.to_string(), "metadata.labels['pool'] in ['gpu']");
+    }
+    assert!(admits("metadata['labels']['node-role'] in ['a','b']", node));
+    assert!(admits("'node-role' in metadata['labels']", node));
+    assert!(!admits("'none' in (metadata)['labels']", node));
+}
+
+#[test]
+fn truths_can_be_compared_and_chosen_between() {
+    let node = &[("a", "one")];
+    for (text, expected) in [
+        ("('a' in metadata.labels) == true", true),
+        ("('a' in metadata.labels) == false", false),
+        ("false != ('a' in metadata.labels)", true),
+        ("('a' in metadata.labels) == ('b' in metadata.labels)", false),
+        ("'a' in metadata.labels ? metadata.labels.a == 'one' : true", true),
+        ("'b' in metadata.labels ? true : metadata.labels.a == 'two'", false),
+        ("false ? true : false ? false : true", true),
+        ("!(true ? false : true) && (true == true)", true),
+    ] {
+        assert_eq!(admits(text, node), expected, "{text}");
+        let read = LabelExpr::parse(text).unwrap();
+        assert_eq!(LabelExpr::parse(&read.to_string()).as_ref(), Ok(&read), "{read}");
+    }
+    let deep = format!("{}true{}", "(".repeat(30), " ? true : false) == true".repeat(30));
+    assert!(admits(&deep, node));
+}
+
+#[test]
+fn what_an_expression_asks_more_than_another_is_known() {
+    let expr = |text: &str| LabelExpr::parse(text).unwrap();
+    let (a, b) = ("metadata.labels.a == 'x'", "'b' in metadata.labels");
+    let both = format!("{a} && {b}");
+    for (narrow, wide, implied) in [
+        (a, "", true),
+        ("", a, false),
+        ("", "true", true),
+        (a, a, true),
+        (&both, a, true),
+        (&both, &both, true),
+        (a, &both, false),
+        (a, b, false),
+    ] {
+        assert_eq!(expr(narrow).implies(&expr(wide)), implied, "{narrow:?} {wide:?}");
+    }
+}
+
+#[test]
+fn an_expression_that_is_the_same_for_all_nodes_is_found_out() {
+    for (text, always) in [
+        ("", Some(true)),
+        ("true", Some(true)),
+        ("false", Some(false)),
+        ("!(true && ('a' == 'b'))", Some(true)),
+        ("metadata.labels.a == 'x'", None),
+        ("metadata.labels.a == 'x' && metadata.labels.a == 'y'", Some(false)),
+        ("metadata.labels.a == 'x' && metadata.labels.b == 'y'", None),
+        ("metadata.labels.a != 'x' || metadata.labels.a != 'y'", Some(true)),
+        ("metadata.labels.a in []", Some(false)),
+        ("metadata.labels.a == 'no value of a label'", Some(false)),
+        ("'no key' in metadata.labels", Some(false)),
+        ("'a' in metadata.labels && metadata.labels.a == ''", None),
+        ("'a' in metadata.labels || 'a' not in metadata.labels", Some(true)),
+        ("metadata.labels.a == metadata.labels.b", None),
+        ("metadata.labels.a == metadata.labels.a", Some(true)),
+        ("metadata.labels.a startsWith 'x' && metadata.labels.a endsWith 'y'", None),
+        ("metadata.labels.a matches '^x+y$'", None),
+        ("false && metadata.labels.a matches '^x+y$'", Some(false)),
+    ] {
+        assert_eq!(LabelExpr::parse(text).unwrap().always(&[]), always, "{text}");
+    }
+    let pinned = [(Arc::from("a"), Arc::from("x"))];
+    let of = |text: &str| LabelExpr::parse(text).unwrap().always(&pinned);
+    assert_eq!(of("metadata.labels.a == 'y'"), Some(false));
+    assert_eq!(of("metadata.labels.a == 'x'"), Some(true));
+    assert_eq!(of("metadata.labels.b == 'y'"), None);
+    let many: Vec<_> = (0..40).map(|n| format!("metadata.labels.k{n} == 'x'")).collect();
+    assert_eq!(LabelExpr::parse(&many.join(" && ")).unwrap().always(&[]), None);
+}
+
+#[test]
+fn the_keys_of_an_expression_are_known() {
+    let read = LabelExpr::parse(
+        "metadata.labels.b == metadata.labels['c d'] && !('e' in metadata.labels || 'a' == 'b')",
+    );
+    assert_eq!(read.unwrap().keys().into_iter().collect::<Vec<_>>(), ["b", "c d", "e"]);
+}
+
+#[test]
 fn a_negated_match_rejects_what_matches() {
     let text = "metadata.labels['pool'] == 'a' and metadata.labels.zone == 'b' and \
                 not (metadata.labels.name matches '^canary-')";
