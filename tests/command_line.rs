@@ -249,8 +249,13 @@ async fn a_configuration_that_cannot_be_used_stops_the_start() {
     let started = run_in(folder.path(), &["run", "--config=nowhere.yaml"], &[]).await;
     assert_complains(&started, 1, &["cannot read --config nowhere.yaml", "No such file"]);
     for (text, words) in [
-        ("drainPolicies: [{name: p, conditions: []}]", &["policy \"p\", conditions"][..]),
-        ("drainPolicies:\n- {nam: p}", &["nam", "line 2", "docs/config.md"]),
+        ("drainPolicies: [{name: p, conditions: []}]", &["line 1: policy \"p\", conditions"][..]),
+        ("drainPolicies:\n- {nam: p}", &["nam", "line 2", "did you mean name", "docs/config.md"]),
+        (
+            "drainPolicies:\n- {name: p, x: 1}\n- y",
+            &["line 2: ", "also line 3: ", "\"x\" is no key"],
+        ),
+        ("drainPolicies:\n\t- name: p", &["line 2: a tab cannot indent in YAML"]),
     ] {
         std::fs::write(folder.path().join("c.yaml"), text).unwrap();
         let started = run_in(folder.path(), &["run", "--config=c.yaml"], &[]).await;
@@ -260,18 +265,59 @@ async fn a_configuration_that_cannot_be_used_stops_the_start() {
 }
 
 #[tokio::test]
+async fn a_start_warns_of_what_is_seldom_meant_with_its_line() {
+    let folder = folder();
+    let text = "drainPolicies:\n- name: p\n  conditions: [NotReady]\n";
+    std::fs::write(folder.path().join("c.yaml"), text).unwrap();
+    let config = kubeconfig(folder.path(), "https://127.0.0.1:1");
+    let config = format!("--kubeconfig={config}");
+    let args = ["run", "--config=c.yaml", &config, "--listen=127.0.0.1:0", "--api-server-wait=0s"];
+    let started = run_in(folder.path(), &args, &[]).await;
+    let words = "c.yaml:3: policy \"p\", conditions[0]: no node has a condition NotReady";
+    assert!(started.stderr.contains(words), "{started:?}");
+}
+
+#[tokio::test]
 async fn a_check_names_every_mistake_on_a_line_of_its_own() {
     let folder = folder();
-    let text = "drainPolicies: [{name: p, conditions: [Ready], headroom: x, deadline: y}]";
+    let text =
+        "drainPolicies:\n- name: p\n  conditions: [Ready]\n  headroom: x\n  drain: \"yes\"\n";
     std::fs::write(folder.path().join("c.yaml"), text).unwrap();
     let run = run_in(folder.path(), &["config", "check", "c.yaml"], &[]).await;
     assert_eq!((run.code(), run.stdout.as_str()), (Some(1), ""), "{run:?}");
     let lines: Vec<_> = run.stderr.lines().collect();
     assert_eq!(lines.len(), 4, "{run:?}");
-    assert_eq!(lines[0], "error: c.yaml has 3 mistakes");
-    for (line, key) in lines[1..].iter().zip(["conditions[0]", "headroom", "deadline"]) {
-        assert!(line.starts_with(&format!("  policy \"p\", {key}: ")), "{line}");
+    assert_eq!(lines[0], "error: c.yaml cannot be used: 3 errors");
+    let places =
+        ["3:16: error: policy \"p\", conditions[0]", "4:13: error: policy \"p\", headroom"];
+    for (line, place) in
+        lines[1..].iter().zip([places[0], places[1], "5:10: error: policy \"p\", drain"])
+    {
+        assert!(line.starts_with(&format!("c.yaml:{place}: ")), "{line}");
     }
+}
+
+#[tokio::test]
+async fn a_check_can_be_strict_and_speak_json() {
+    let folder = folder();
+    let text = "drainPolicies: [{name: p, conditions: [NotReady]}]";
+    std::fs::write(folder.path().join("c.yaml"), text).unwrap();
+    let check = async |more: &[&str]| {
+        run_in(folder.path(), &[&["config", "check", "c.yaml"], more].concat(), &[]).await
+    };
+    let usable = check(&[]).await;
+    assert_eq!((usable.code(), usable.stderr.as_str()), (Some(0), ""), "{usable:?}");
+    assert!(usable.stdout.contains("c.yaml:1:40: warning: policy \"p\""), "{usable:?}");
+    let strict = check(&["--strict"]).await;
+    assert_eq!((strict.code(), strict.stdout.as_str()), (Some(1), ""), "{strict:?}");
+    let json = check(&["-o", "json", "--strict"]).await;
+    assert_eq!(json.code(), Some(1), "{json:?}");
+    let read: serde_json::Value = serde_json::from_str(&json.stdout).unwrap();
+    assert_eq!(read["usable"], false);
+    assert_eq!(read["problems"][0]["line"], 1);
+    assert_eq!(read["problems"][0]["severity"], "error");
+    let json = check(&["-o", "json"]).await;
+    assert_eq!((json.code(), json.stderr.as_str()), (Some(0), ""), "{json:?}");
 }
 
 #[tokio::test]
@@ -288,13 +334,56 @@ async fn what_draino_was_told_becomes_a_file_that_can_be_used() {
 }
 
 #[tokio::test]
-async fn what_draino_would_not_take_is_wrong_usage() {
+async fn a_manifest_of_draino_becomes_a_file_and_what_is_lost_a_warning() {
+    let folder = folder();
+    let text = "kind: Deployment\nmetadata: {name: d}\nspec:\n  template:\n    spec:\n      containers:\n      \
+                - command: [/draino, --dry-run, KernelDeadlock]\n        image: planetlabs/draino:1\n";
+    std::fs::write(folder.path().join("d.yaml"), text).unwrap();
+    let written = run_in(folder.path(), &["config", "from-draino", "-f", "d.yaml"], &[]).await;
+    assert_eq!(written.code(), Some(1), "{written:?}");
+    let lines: Vec<_> = written.stderr.lines().collect();
+    assert_eq!(lines.len(), 2, "{written:?}");
+    assert!(lines[0].starts_with("warning: not converted: --dry-run (d.yaml:7): "), "{written:?}");
+    assert_eq!(lines[1], "error: 1 thing not converted; it is a comment in the file");
+    assert!(written.stdout.contains("- name: \"d\"\n"), "{written:?}");
+    assert!(written.stdout.contains("\"KernelDeadlock=True,0s\" # d.yaml:7\n"), "{written:?}");
+    std::fs::write(folder.path().join("c.yaml"), &written.stdout).unwrap();
+    let checked = run_in(folder.path(), &["config", "check", "c.yaml"], &[]).await;
+    assert_eq!(checked.code(), Some(0), "{checked:?}");
+}
+
+#[tokio::test]
+async fn a_file_without_draino_is_an_error() {
+    let folder = folder();
+    for (text, words) in [
+        ("kind: Service\n", &["d.yaml has no container that runs draino"][..]),
+        ("a: {{ b }}\n", &["d.yaml: line 1: ", "template of Helm"]),
+        ("", &["no container that runs draino"]),
+    ] {
+        std::fs::write(folder.path().join("d.yaml"), text).unwrap();
+        let run = run_in(folder.path(), &["config", "from-draino", "-f", "d.yaml"], &[]).await;
+        assert_complains(&run, 1, words);
+    }
+    let run = run_in(folder.path(), &["config", "from-draino", "-f", "no.yaml"], &[]).await;
+    assert_complains(&run, 1, &["cannot read no.yaml", "No such file"]);
+}
+
+#[tokio::test]
+async fn arguments_of_which_nothing_can_be_made_are_wrong_usage() {
     let run = run(&["config", "from-draino", "--", "--nonsense", "Ready"]).await;
-    assert_complains(&run, 2, &["draino has no flag --nonsense"]);
-    let run = self::run(&["config", "from-draino", "--", "Ready"]).await;
-    assert_complains(&run, 2, &["every healthy node would be bad", "Ready=Unknown,10m"]);
+    assert_complains(
+        &run,
+        2,
+        &[
+            "--nonsense: no draino that is known",
+            "every healthy node would be bad",
+            "Ready=Unknown,10m",
+        ],
+    );
     let run = self::run(&["config", "from-draino"]).await;
     assert_complains(&run, 2, &["ARGUMENT"]);
+    let run = self::run(&["config", "from-draino", "-f", "x", "--", "A"]).await;
+    assert_complains(&run, 2, &["cannot be used with"]);
 }
 
 #[tokio::test]

@@ -3,11 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use clap::Args;
 
 use super::duration;
-use crate::config::{protection, read_policies};
+use crate::config::{Problem, protection, read, warnings};
 use crate::drain::{ConditionRule, LabelExpr, NodeSelector, Policy, Protection};
 
 /// Name of the policy that flags make.
@@ -89,12 +89,17 @@ const SINGLE_POLICY: [&str; 11] = [
 ];
 
 impl DrainArguments {
-    /// The policies that these say; none if no node is to be drained.
-    pub(super) fn policies(self) -> anyhow::Result<Vec<Policy>> {
+    /// The policies that these say, none if no node is to be drained, and what is worth a second
+    /// look about them.
+    pub(super) fn policies(self) -> anyhow::Result<(Vec<Policy>, Vec<String>)> {
         match &self.config {
             Some(path) => policies_of(path),
-            None if self.conditions.is_empty() => Ok(Vec::new()),
-            None => Ok(vec![self.policy()]),
+            None if self.conditions.is_empty() => Ok((Vec::new(), Vec::new())),
+            None => {
+                let policies = vec![self.policy()];
+                let warnings = warnings(&policies).iter().map(ToString::to_string).collect();
+                Ok((policies, warnings))
+            }
         }
     }
 
@@ -119,11 +124,28 @@ impl DrainArguments {
     }
 }
 
-/// Reads the policies of a file.
-pub(super) fn policies_of(path: &Path) -> anyhow::Result<Vec<Policy>> {
-    let text = std::fs::read_to_string(path)
-        .with_context(|| format!("cannot read --config {}", path.display()))?;
-    read_policies(&text).with_context(|| format!("cannot use --config {}", path.display()))
+/// Reads the policies of a file, and what is worth a second look about them.
+pub(super) fn policies_of(path: &Path) -> anyhow::Result<(Vec<Policy>, Vec<String>)> {
+    let bytes =
+        std::fs::read(path).with_context(|| format!("cannot read --config {}", path.display()))?;
+    match read(&bytes).usable() {
+        Ok((policies, warnings)) => {
+            let warnings = warnings.iter().map(|it| format!("{}:{}", path.display(), numbered(it)));
+            Ok((policies, warnings.collect()))
+        }
+        Err(errors) => {
+            let errors: Vec<_> = errors.iter().map(|it| format!("line {}", numbered(it))).collect();
+            Err(anyhow!("cannot use --config {}: {}", path.display(), errors.join("; also ")))
+        }
+    }
+}
+
+/// A problem after the number of its line.
+fn numbered(problem: &Problem) -> String {
+    match problem.place {
+        Some(place) => format!("{}: {problem}", place.line),
+        None => problem.to_string(),
+    }
 }
 
 #[cfg(test)]
@@ -142,7 +164,7 @@ mod tests {
     fn parse(arguments: &[&str]) -> Result<Vec<Policy>, String> {
         let all = ["ostrakon"].iter().chain(arguments);
         let parsed = Only::try_parse_from(all).map_err(|error| error.to_string())?;
-        Ok(parsed.drain.policies().unwrap())
+        Ok(parsed.drain.policies().unwrap().0)
     }
 
     #[test]

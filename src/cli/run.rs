@@ -12,7 +12,7 @@ use tracing::{info, warn};
 use super::drain::DrainArguments;
 use super::{duration, limits};
 use crate::cluster::connect;
-use crate::config::{Compat, Config, lint};
+use crate::config::{Compat, Config};
 use crate::controller;
 use crate::observe::{LogFormat, LogLevel, start_logs};
 
@@ -108,11 +108,9 @@ fn namespace(text: &str) -> Result<String, String> {
 pub(super) fn run(arguments: Arguments) -> anyhow::Result<()> {
     start_logs(arguments.log_format, &arguments.log_level);
     limits::raise_open_files();
-    let policies = arguments.drain.policies()?;
-    if !policies.is_empty() {
-        for warning in lint(&policies) {
-            warn!("{warning}");
-        }
+    let (policies, warnings) = arguments.drain.policies()?;
+    for warning in warnings {
+        warn!("{warning}");
     }
     let config = Config {
         kubeconfig: arguments.kubeconfig,

@@ -1,17 +1,16 @@
-//! The configuration file as it is written; what it must look like is published as a JSON schema.
+//! The configuration file as it is written: what is published of it as a JSON schema.
 //!
-//! Nothing here has been checked yet beyond its shape: `validate` makes policies of it.
+//! `validate` reads it, key by key, so that it can name every mistake with its place; a test holds
+//! the two together.
+
+#![allow(dead_code, reason = "only the shape is used")]
 
 use std::collections::BTreeMap;
-use std::fmt;
 
 use schemars::JsonSchema;
-use serde::de::value::MapAccessDeserializer;
-use serde::de::{MapAccess, Visitor};
-use serde::{Deserialize, Deserializer};
 
 /// The configuration file of `ostrakon run --config`.
-#[derive(Debug, Deserialize, JsonSchema)]
+#[derive(JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[schemars(title = "ostrakon configuration")]
 pub(super) struct File {
@@ -21,7 +20,7 @@ pub(super) struct File {
 }
 
 /// Which nodes are cordoned and drained, by which conditions and how.
-#[derive(Debug, Deserialize, JsonSchema)]
+#[derive(JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct PolicyEntry {
     /// Name of the policy, unique in the file: up to 63 letters, digits, `-`, `_` and `.`.
@@ -67,7 +66,7 @@ pub(super) struct PolicyEntry {
 }
 
 /// A condition, in draino's form or with all that can be said of it.
-#[derive(Debug, JsonSchema)]
+#[derive(JsonSchema)]
 #[schemars(untagged)]
 pub(super) enum ConditionEntry {
     /// `Type`, which stands for `Type=True,0s`, or `Type=Status,Duration`.
@@ -77,7 +76,7 @@ pub(super) enum ConditionEntry {
 }
 
 /// A condition in full.
-#[derive(Debug, Deserialize, JsonSchema)]
+#[derive(JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct ConditionFields {
     /// Type of the condition.
@@ -97,7 +96,7 @@ pub(super) struct ConditionFields {
 }
 
 /// Which pods are left on a node. Mirror pods always are.
-#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[derive(Default, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct PodsEntry {
     /// Evict pods of a DaemonSet. Default: false.
@@ -117,7 +116,7 @@ pub(super) struct PodsEntry {
 }
 
 /// A kind of controllers.
-#[derive(Debug, Deserialize, JsonSchema)]
+#[derive(JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct ControllerEntry {
     /// API group. Default: any.
@@ -127,7 +126,7 @@ pub(super) struct ControllerEntry {
 }
 
 /// When drains begin, and how many nodes at a time.
-#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[derive(Default, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct PaceEntry {
     /// At least so long after its cordon a node's drain begins. Default: 10s.
@@ -141,7 +140,7 @@ pub(super) struct PaceEntry {
 }
 
 /// A bound on the nodes that are cordoned by anybody, draining, or drained.
-#[derive(Debug, Deserialize, JsonSchema)]
+#[derive(JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct CapEntry {
     /// How many, or how many of a hundred: 3, or 25%.
@@ -152,7 +151,7 @@ pub(super) struct CapEntry {
 }
 
 /// Hours of the week.
-#[derive(Debug, Deserialize, JsonSchema)]
+#[derive(JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct WindowEntry {
     /// The days on which it opens. Default: all.
@@ -166,7 +165,7 @@ pub(super) struct WindowEntry {
 }
 
 /// When a drain that failed is tried again.
-#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[derive(Default, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct RetryEntry {
     /// Pause after the first failure; it doubles with each one. Default: 10m.
@@ -178,7 +177,7 @@ pub(super) struct RetryEntry {
 }
 
 /// Pods that go together.
-#[derive(Debug, Deserialize, JsonSchema)]
+#[derive(JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct GroupEntry {
     /// Pods with a priority below this that are in no group before. Left out in the last group.
@@ -188,7 +187,7 @@ pub(super) struct GroupEntry {
 }
 
 /// A day of the week.
-#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[derive(JsonSchema)]
 #[allow(missing_docs, reason = "the names say it")]
 pub(super) enum DayEntry {
     Mon,
@@ -201,7 +200,7 @@ pub(super) enum DayEntry {
 }
 
 /// What becomes of a node that is not drained by its deadline.
-#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[derive(JsonSchema)]
 pub(super) enum AtDeadlineEntry {
     /// It stays cordoned, and its drain is tried again later.
     GiveUp,
@@ -212,7 +211,7 @@ pub(super) enum AtDeadlineEntry {
 }
 
 /// What becomes of a bad node with pods that are not expected to go.
-#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[derive(JsonSchema)]
 pub(super) enum UndrainableEntry {
     /// It is cordoned and drained: what the policy protects is left and named, and eviction is tried
     /// for everything else, whatever is expected of budgets.
@@ -224,33 +223,10 @@ pub(super) enum UndrainableEntry {
 }
 
 /// A duration, for example 10m, 1h30m or 90s.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[derive(JsonSchema)]
 pub(super) struct DurationText(
     #[schemars(regex(pattern = r"^(0|([0-9]+(\.[0-9]+)?(h|ms|m|s|us|µs|ns))+)$"))] pub(super) String,
 );
-
-impl<'de> Deserialize<'de> for ConditionEntry {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Either;
-        impl<'de> Visitor<'de> for Either {
-            type Value = ConditionEntry;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("Type, Type=Status,Duration, or a mapping with type, status, minAge, clearAfter and staleAfter")
-            }
-
-            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Self::Value, E> {
-                Ok(ConditionEntry::Short(text.to_owned()))
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
-                ConditionFields::deserialize(MapAccessDeserializer::new(map))
-                    .map(ConditionEntry::Long)
-            }
-        }
-        deserializer.deserialize_any(Either)
-    }
-}
 
 /// Unquoted, YAML takes two of the three for truths.
 fn status_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {

@@ -1,10 +1,13 @@
 //! One validated configuration of a run, from flags and a file.
 
+mod decode;
 mod file;
 mod lint;
+mod problem;
 #[cfg(test)]
 mod tests;
 mod validate;
+pub mod yaml;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -14,8 +17,9 @@ use clap::ValueEnum;
 
 use crate::drain::Policy;
 
-pub use lint::lint;
-pub use validate::{Problem, protection};
+pub use lint::{Finding, lint};
+pub use problem::{Problem, Severity};
+pub use validate::protection;
 
 /// By which rules pods are judged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -61,22 +65,125 @@ pub struct Config {
     pub policies: Vec<Policy>,
 }
 
-/// Why a text is no configuration file.
-#[derive(Debug, thiserror::Error)]
-pub enum FileError {
-    /// It has not the shape of one. The first place is named.
-    #[error("{0}; docs/config.md has all keys")]
-    Shape(String),
-    /// Its settings make no sense. All of them are named.
-    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; also "))]
-    Invalid(Vec<Problem>),
+/// Most bytes that a configuration file may have: thousands of policies.
+const MOST_BYTES: usize = 1 << 20;
+
+/// Most problems that are named at once: a file that has more is another kind of file.
+const MOST_PROBLEMS: usize = 100;
+
+/// What a configuration file says.
+#[derive(Debug, Default)]
+pub struct Reading {
+    /// Its policies. If there is an error, what could be read of them, which is not to be used.
+    pub policies: Vec<Policy>,
+    /// All that is wrong with it or worth a second look, in the order of the file.
+    pub problems: Vec<Problem>,
+}
+
+impl Reading {
+    /// How many problems there are of this severity.
+    pub fn count(&self, severity: Severity) -> usize {
+        self.problems.iter().filter(|problem| problem.severity == severity).count()
+    }
+
+    /// The policies and the warnings; if there are errors, these.
+    pub fn usable(self) -> Result<(Vec<Policy>, Vec<Problem>), Vec<Problem>> {
+        if self.count(Severity::Error) == 0 {
+            return Ok((self.policies, self.problems));
+        }
+        let is_error = |problem: &Problem| problem.severity == Severity::Error;
+        Err(self.problems.into_iter().filter(is_error).collect())
+    }
 }
 
 /// Reads a configuration file, in YAML.
-pub fn read_policies(text: &str) -> Result<Vec<Policy>, FileError> {
-    let file = serde_saphyr::from_str(text);
-    let file = file.map_err(|error| FileError::Shape(error.without_snippet().to_string()))?;
-    validate::policies(file).map_err(FileError::Invalid)
+pub fn read(bytes: &[u8]) -> Reading {
+    let text = match yaml::text(bytes, MOST_BYTES) {
+        Ok(text) => text,
+        Err(fault) => return Reading { problems: vec![fault.into()], ..Reading::default() },
+    };
+    let yaml::Stream { documents, faults } = yaml::read(text);
+    let mut problems: Vec<Problem> = faults.into_iter().map(Problem::from).collect();
+    if let Some(second) = documents.get(1) {
+        let cause = format!("it has {} documents, and only one is read", documents.len());
+        let remedy = "put all policies under one drainPolicies, and take away the ---";
+        problems.push(Problem::of_file(Severity::Error, second.place, &cause, remedy));
+    }
+    let mut policies = Vec::new();
+    if let Some(root) = documents.first() {
+        let drafts = validate::policies(root, &mut problems);
+        let (read, origins): (Vec<_>, Vec<_>) =
+            drafts.into_iter().map(|draft| (draft.policy, (draft.index, draft.conditions))).unzip();
+        policies = read;
+        // A file without policies that can be read has been complained of.
+        if !policies.is_empty() || problems.is_empty() {
+            let findings = lint(&policies);
+            problems.extend(findings.into_iter().map(|it| placed(it, root, &policies, &origins)));
+        }
+    } else if problems.is_empty() {
+        let start = yaml::Place { line: 1, column: 1 };
+        let remedy = "write drainPolicies: with a list of policies; docs/config.md has all keys";
+        problems.push(Problem::of_file(Severity::Error, start, "it is empty", remedy));
+    }
+    problems.sort_by_key(|problem| problem.place);
+    if problems.len() > MOST_PROBLEMS {
+        let rest = problems.split_off(MOST_PROBLEMS);
+        let worst = rest.iter().map(|problem| problem.severity).min();
+        if let (Some(severity), Some(place)) = (worst, rest[0].place) {
+            let cause = format!("{} more problems follow", rest.len());
+            problems.push(Problem::of_file(severity, place, &cause, "correct those above first"));
+        }
+    }
+    Reading { policies, problems }
+}
+
+/// A finding of a file, at its place in it.
+fn placed(
+    finding: Finding,
+    root: &yaml::Node,
+    policies: &[Policy],
+    origins: &[(usize, Vec<usize>)],
+) -> Problem {
+    let Finding { policy, mut key, cause, remedy } = finding;
+    let (mut path, mut name) = (key.clone(), String::new());
+    if let Some((at, (index, conditions))) = policy.and_then(|at| Some((at, origins.get(at)?))) {
+        // A condition that could not be read is missing among the rules.
+        if let Some((number, rest)) =
+            key.strip_prefix("conditions[").and_then(|it| it.split_once(']'))
+            && let Some(origin) = number.parse().ok().and_then(|it: usize| conditions.get(it))
+        {
+            key = format!("conditions[{origin}]{rest}");
+        }
+        path = match key.as_str() {
+            "" => format!("drainPolicies[{index}]"),
+            key => format!("drainPolicies[{index}].{key}"),
+        };
+        name = policies.get(at).map_or_else(String::new, |it| format!("policy {:?}", it.name));
+    }
+    let place = Some(decode::place_of(root, &path));
+    Problem { severity: Severity::Warning, place, path, policy: name, key, cause, remedy }
+}
+
+/// The policies of a configuration file; if it cannot be used, all that is wrong with it.
+pub fn read_policies(text: &str) -> Result<Vec<Policy>, Vec<Problem>> {
+    read(text.as_bytes()).usable().map(|(policies, _)| policies)
+}
+
+/// Warnings about policies that come from flags.
+pub fn warnings(policies: &[Policy]) -> Vec<Problem> {
+    let problem = |finding: Finding| {
+        let policy = finding.policy.and_then(|at| policies.get(at));
+        Problem {
+            severity: Severity::Warning,
+            place: None,
+            path: String::new(),
+            policy: policy.map_or_else(String::new, |it| format!("policy {:?}", it.name)),
+            key: finding.key,
+            cause: finding.cause,
+            remedy: finding.remedy,
+        }
+    };
+    lint(policies).into_iter().map(problem).collect()
 }
 
 /// The JSON schema of a configuration file.

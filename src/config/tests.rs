@@ -26,21 +26,28 @@ fn with(lines: &str) -> String {
 
 fn policy(lines: &str) -> Policy {
     let text = with(lines);
-    read_policies(&text).unwrap_or_else(|error| panic!("{text}\n{error}")).remove(0)
+    read_policies(&text).unwrap_or_else(|error| panic!("{text}\n{error:?}")).remove(0)
 }
 
+/// The errors of a file, without their places.
 fn problems(text: &str) -> Vec<String> {
-    match read_policies(text) {
-        Err(FileError::Invalid(problems)) => problems.iter().map(ToString::to_string).collect(),
-        other => panic!("{text}\n{other:?}"),
-    }
+    let errors = read_policies(text).expect_err(text);
+    errors.iter().map(ToString::to_string).collect()
 }
 
-fn shape(text: &str) -> String {
-    match read_policies(text) {
-        Err(error @ FileError::Shape(_)) => error.to_string(),
-        other => panic!("{text}\n{other:?}"),
-    }
+/// All that is said of a file, as `LINE:COLUMN severity PATH: cause; remedy`.
+fn said(text: &str) -> Vec<String> {
+    let said = |problem: &Problem| {
+        let Problem { severity, place, path, cause, remedy, .. } = problem;
+        format!("{} {} {path}: {cause}; {remedy}", place.unwrap(), severity.as_str())
+    };
+    read(text.as_bytes()).problems.iter().map(said).collect()
+}
+
+/// The warnings of a file that has no errors.
+fn warned(text: &str) -> Vec<String> {
+    let (_, warnings) = read(text.as_bytes()).usable().expect(text);
+    warnings.iter().map(ToString::to_string).collect()
 }
 
 fn rule(text: &str) -> ConditionRule {
@@ -208,7 +215,37 @@ fn each_mistake_names_the_policy_the_key_the_cause_and_the_remedy() {
             "nodeLabelExpression: metadata.labels.a",
             "nodeLabelExpression: \"metadata.labels.a\", column 1: a text is neither true nor false",
         ),
-        ("nodeSelector: {'': x}", "nodeSelector: the key of a label is empty; write KEY"),
+        ("nodeSelector: {'': x}", "nodeSelector[\"\"]: the key of a label is empty; write letters"),
+        (
+            "nodeSelector: {'a b': x}",
+            "nodeSelector[\"a b\"]: \"a b\" cannot be the key of a label; write letters",
+        ),
+        (
+            "nodeSelector: {a: 'x y'}",
+            "nodeSelector[\"a\"]: \"x y\" cannot be the value of a label; write up to 63",
+        ),
+        ("nodeSelector: {a: }", "nodeSelector[\"a\"]: it has no value; write a value, or ''"),
+        (
+            "pace: {caps: [{limit: 1, perLabel: 'a b'}]}",
+            "pace.caps[0].perLabel: \"a b\" cannot be the key of a label; write letters",
+        ),
+        (
+            "drain: \"yes\"",
+            "drain: \"yes\" is a text in quotes; write true or false, without quotes",
+        ),
+        ("drain: yes", "drain: \"yes\" is neither true nor false; write true or false"),
+        ("drain: 'true'", "drain: \"true\" is a text in quotes; write true or false"),
+        ("pods: [evictEmptyDir]", "pods: it is a list; write a mapping"),
+        (
+            "pods: {leaveControllers: Rollout}",
+            "pods.leaveControllers: \"Rollout\" is a single value",
+        ),
+        (
+            "pods: {leaveControllers: [Rollout]}",
+            "pods.leaveControllers[0]: \"Rollout\" is a single",
+        ),
+        ("pace: {windows: [{days: [mon]}]}", "pace.windows[0].days[0]: \"mon\" is not one of Mon"),
+        ("headroom: [1m]", "headroom: it is a list; write a single text"),
         ("pods: {protectedAnnotations: [a, =b]}", "pods.protectedAnnotations[1]: \"=b\", column 1"),
         ("pods: {leaveControllers: [{kind: ''}]}", "pods.leaveControllers[0].kind: it is empty"),
         ("pace: {notice: -1s}", "pace.notice: \"-1s\" is no duration"),
@@ -230,6 +267,8 @@ fn each_mistake_names_the_policy_the_key_the_cause_and_the_remedy() {
             "pace.windows[0].zone: \"Mars/Base\" is no known time zone; write an IANA name",
         ),
         ("retry: {first: 3h, most: 1h}", "retry.first: it is longer than retry.most"),
+        ("retry: {attempts: many}", "retry.attempts: \"many\" is no such number; write 1 or more"),
+        ("retry: {attempts: '3'}", "retry.attempts: \"3\" is a text in quotes"),
         ("retry: {attempts: 0}", "retry.attempts: it is 0, so no drain would begin"),
         ("groups: []", "groups: there are none; name at least one"),
         ("groups: [{share: 90}]", "groups: the shares make 90 percent; let them make 100"),
@@ -267,12 +306,20 @@ fn a_mistake_in_a_condition_is_named_with_its_place() {
         ("{type: Ready}".to_owned(), "conditions[0]: \"Ready\", column 1: Ready alone"),
         (
             "{type: ''}".to_owned(),
-            "conditions[0]: \"=True,0s\", column 1: the type of the condition",
+            "conditions[0].type: \"\", column 1: the type of the condition is missing",
         ),
-        ("{type: 'A=True,1m'}".to_owned(), "conditions[0]: \"A=True,1m=True,0s\", column 8"),
-        (long("status: Broken"), "conditions[0]: \"Cool=Broken,0s\", column 6: \"Broken\" is no"),
+        (
+            "{type: 'A=True,1m'}".to_owned(),
+            "conditions[0].type: \"A=True,1m\", column 2: '=' cannot be in",
+        ),
+        ("{status: 'True'}".to_owned(), "conditions[0].type: it is missing"),
+        ("[A]".to_owned(), "conditions[0]: it is a list; write Type, Type=Status,Duration"),
+        (long("status: Broken"), "conditions[0].status: \"Broken\" is no status; write True"),
         (long("minAge: x"), "conditions[0].minAge: \"x\" is no duration"),
-        (long("clearAfter: Never"), "conditions[0].clearAfter: \"Never\" is no duration"),
+        (
+            long("clearAfter: Never"),
+            "conditions[0].clearAfter: \"Never\" is no duration; write never",
+        ),
         (long("staleAfter: 0s"), "conditions[0].staleAfter: it is less than a second"),
     ] {
         let found = problems(&format!("drainPolicies: [{{name: p, conditions: [{entry}]}}]"));
@@ -304,76 +351,262 @@ fn all_mistakes_are_named_at_once() {
 }
 
 #[test]
+fn mistakes_of_form_of_type_and_of_meaning_are_named_in_one_run_each_with_its_place() {
+    let text = "drainPolicies:\n- name: p\n  conditions: [Ready]\n  drian: false\n  headroom: 10\n  \
+                pace:\n    notize: 1s\n    caps:\n    - limit: 0\n  drain: maybe\n  drain: true\n\
+                - conditions: [KernelDeadlock]\n";
+    assert_eq!(
+        said(text),
+        [
+            "3:16 error drainPolicies[0].conditions[0]: \"Ready\", column 1: Ready alone means \
+             Ready=True, so every healthy node would be bad; write Ready=Unknown,10m or \
+             Ready=False,10m; if healthy nodes are meant, Ready=True,0s",
+            "4:3 error drainPolicies[0].drian: \"drian\" is no key here; did you mean drain? \
+             docs/config.md has all keys",
+            "5:13 error drainPolicies[0].headroom: \"10\" is no duration; write a duration as 10m, \
+             1h30m or 90s",
+            "7:5 error drainPolicies[0].pace.notize: \"notize\" is no key here; did you mean notice? \
+             docs/config.md has all keys",
+            "9:14 error drainPolicies[0].pace.caps[0].limit: \"0\" is no limit; write a number from \
+             1, or from 1% to 100%",
+            "10:10 error drainPolicies[0].drain: \"maybe\" is neither true nor false; write true or \
+             false, without quotes",
+            "11:3 error : \"drain\" is given twice, first in line 10; keep one of them",
+            "12:3 error drainPolicies[1].name: it is missing; write 1 to 63 letters, digits, - _ and .",
+            "12:16 warning drainPolicies[1].conditions[0]: KernelDeadlock is read from a log, and a \
+             restart of node-problem-detector sets it to False; with clearAfter: never only a person \
+             brings the node back",
+        ]
+    );
+}
+
+#[test]
 fn what_has_not_the_shape_of_a_file_is_named_with_its_line() {
     for (text, words) in [
-        ("", &["docs/config.md"][..]),
-        ("[]", &["line 1"]),
-        ("drainPolicies: [", &["line 1"]),
-        ("policies: []", &["policies", "drainPolicies", "line 1"]),
-        ("drainPolicies:\n- {conditions: [A]}", &["name", "line 2"]),
-        ("drainPolicies:\n- {name: p}", &["conditions", "line 2"]),
-        (&with("drian: false"), &["drian", "line 4"]),
-        (&with("drain: maybe"), &["line 4"]),
-        (&with("pace:\n  notize: 1s"), &["notize", "notice", "line 5"]),
-        (&with("atDeadline: Explode"), &["Explode", "GiveUp", "line 4"]),
-        (&with("groups: [{share: 300}]"), &["line 4"]),
-        (&with("drain: true\ndrain: false"), &["drain", "line 5"]),
-        ("drainPolicies:\n- name: p\n  conditions:\n  - {kind: A}", &["kind", "type", "line 4"]),
-        ("drainPolicies:\n- name: p\n  conditions:\n  - [A]", &["Type=Status,Duration", "line 4"]),
+        ("", &["1:1", "it is empty", "docs/config.md"][..]),
+        ("# nothing\n---\n", &["it is empty"]),
+        ("[]", &["1:1", "it is a list", "drainPolicies"]),
+        ("just words", &["1:1", "a single value", "drainPolicies"]),
+        ("drainPolicies: [", &["1:", "bracket"]),
+        ("policies: []", &["1:1", "drainPolicies: it is missing"]),
+        ("drainPolicies:\n", &["1:1", "it is empty", "drainPolicies: []"]),
+        ("drainPolicies: {name: p}", &["1:16", "it is a mapping", "write a list"]),
+        ("drainPolicies:\n- p", &["2:3", "a single value", "name and conditions"]),
+        ("drainPolicies:\n- {conditions: [A]}", &["2:3", "name: it is missing"]),
+        ("drainPolicies:\n- {name: p}", &["2:3", "conditions: it is missing", "KernelDeadlock"]),
+        ("drainPolicies:\n- {name: p, conditions: }", &["2:13", "conditions: it is empty"]),
+        (&with("atDeadline: Explode"), &["4:15", "Explode", "GiveUp, Uncordon, DeleteRest"]),
+        (&with("atDeadline: giveUp"), &["4:15", "write GiveUp"]),
+        (&with("groups: [{share: 300}]"), &["4:20", "\"300\" is no such number", "1 to 100"]),
+        ("drainPolicies: []\n---\ndrainPolicies: []\n", &["3:1", "2 documents, and only one"]),
+        ("drainPolicies:\n\t- name: p\n", &["2:", "a tab cannot indent in YAML"]),
     ] {
-        let error = shape(text);
-        assert!(!error.contains('\n'), "{error}");
+        let found = said(text);
+        let first = found.iter().find(|it| it.contains(" error ")).expect(text);
         for word in words {
-            assert!(error.contains(word), "no {word:?} in: {error}");
+            assert!(first.contains(word), "{text}: no {word:?} in: {found:?}");
         }
+        assert!(!first.contains('\n'), "{first}");
     }
 }
 
 #[test]
+fn hostile_files_cost_little_and_are_refused_in_words() {
+    let big = vec![b'a'; 10 << 20];
+    let reading = read(&big);
+    assert_eq!(reading.problems.len(), 1);
+    assert!(reading.problems[0].cause.contains("10485760 bytes"), "{reading:?}");
+    assert!(
+        read(b"\xef\xbb\xbfdrainPolicies: []").usable().is_ok(),
+        "a byte order mark is no harm"
+    );
+    assert!(
+        read(
+            "drainPolicies: []"
+                .encode_utf16()
+                .flat_map(u16::to_le_bytes)
+                .collect::<Vec<_>>()
+                .as_slice()
+        )
+        .usable()
+        .is_err()
+    );
+    let mut many = String::from("drainPolicies:\n");
+    for _ in 0..20_000 {
+        many.push_str("- {name: '', conditions: [], x: 1}\n");
+    }
+    let found = said(&many);
+    assert_eq!(found.len(), 101);
+    assert!(
+        found[100].contains("more problems follow; correct those above first"),
+        "{}",
+        found[100]
+    );
+    let keys: String = (0..40_000)
+        .map(|n| format!("k{n}: 1\n"))
+        .chain(vec!["k9: 1\n".to_owned(); 40_000])
+        .collect();
+    assert_eq!(said(&keys).len(), 101);
+}
+
+#[test]
+fn anchors_and_merges_can_be_used() {
+    let text = "drainPolicies:\n- &base\n  name: a\n  conditions: [Cool]\n  pace: {notice: 1m}\n\
+                - <<: *base\n  name: b\n  nodeSelector: {pool: x}\n";
+    let policies = read_policies(text).unwrap();
+    assert_eq!((&*policies[1].name, policies[1].pace.notice), ("b", Duration::from_secs(60)));
+}
+
+#[test]
+fn the_reader_and_the_schema_have_the_same_keys() {
+    // Whatever a mapping may have is named where it has something else.
+    let with_all = "drainPolicies:\n- name: p\n  conditions: [{type: Cool, x: 1}]\n  x: 1\n  pods:\n    \
+                    x: 1\n    leaveControllers: [{kind: A, x: 1}]\n  pace:\n    x: 1\n    caps: [{limit: 1, x: 1}]\n    \
+                    windows: [{x: 1}]\n  retry: {x: 1}\n  groups: [{share: 100, x: 1}]\nx: 1\n";
+    let mut read: Vec<String> = Vec::new();
+    for problem in read_policies(with_all).unwrap_err() {
+        let keys = problem.remedy.strip_prefix("write one of ").expect(&problem.remedy);
+        let (keys, _) = keys.split_once(", or take it away").expect(keys);
+        read.extend(keys.split(", ").map(str::to_owned));
+    }
+    let mut published = Vec::new();
+    properties(&schema(), &mut published);
+    read.sort();
+    published.sort();
+    assert_eq!(read, published);
+}
+
+#[test]
 fn what_is_seldom_meant_is_warned_of() {
-    let read = |text: &str| lint(&read_policies(text).unwrap());
-    assert_eq!(read("drainPolicies: []").len(), 1);
+    assert_eq!(warned("drainPolicies: []").len(), 1);
     let quiet = "drainPolicies: [{name: p, conditions: [{type: Cool, staleAfter: 15m}]}]";
-    assert_eq!(read(quiet), Vec::<String>::new());
+    assert_eq!(warned(quiet), Vec::<String>::new());
     for (entry, words) in [
-        ("conditions: ['Ready=True,0s']", "every healthy node"),
+        ("conditions: ['Ready=True,0s']", "conditions[0]: Ready=True makes every healthy node"),
         ("conditions: ['Ready=Unknown,10m']", "not drained"),
         ("conditions: [KernelDeadlock]", "clearAfter: never"),
         ("conditions: [{type: Cool, staleAfter: 5m}]", "between two heartbeats"),
         ("conditions: [Cool], pace: {caps: []}", "no cap"),
         ("conditions: [Cool], maxGracePeriod: 8m", "more than 8m0s to end"),
         ("conditions: [Cool], atDeadline: DeleteRest", "disruption budgets or not"),
+        ("conditions: [NotReady]", "no node has a condition NotReady: kubectl shows it"),
+        ("conditions: [notready]", "write Ready=False,5m and Ready=Unknown,5m"),
+        ("conditions: [OutOfDisk]", "since Kubernetes 1.13"),
+        ("conditions: [SchedulingDisabled]", "take it away"),
+        (
+            "conditions: ['NetworkUnavailable=False,0s']",
+            "every healthy node has NetworkUnavailable",
+        ),
+        ("conditions: ['KernelDeadlock=False,0s']", "every healthy node has KernelDeadlock=False"),
+        ("conditions: [NetworkingReady]", "every healthy node has NetworkingReady=True"),
+        ("conditions: [GPUHealthy]", "every healthy node has GPUHealthy=True"),
+        ("conditions: [DrainScheduled]", "is what ostrakon itself writes"),
+        ("conditions: ['DrainScheduled=False,1h']", "is what ostrakon itself writes"),
+        ("conditions: [kernelDeadlock]", "write KernelDeadlock, unless"),
+        ("conditions: [DiskPresure]", "write DiskPressure, unless"),
+        ("conditions: [ReadOnlyFilesystem]", "write ReadonlyFilesystem, unless"),
+        ("conditions: ['ready=False,5m']", "write Ready, unless"),
+        ("conditions: [Cool], pace: {notice: 10000h}", "pace.notice: 10000h0m0s is 416 days"),
+        ("conditions: [Cool], deadline: 200h", "deadline: 200h0m0s is 8 days"),
+        ("conditions: [{type: Cool, minAge: 400h}]", "conditions[0].minAge: 400h0m0s is 16 days"),
+        ("conditions: [Cool], pods: {leaveControllers: [{kind: daemonset}]}", "write DaemonSet"),
+        (
+            "conditions: [Cool], pods: {leaveControllers: [{kind: StatefulSets}]}",
+            "write StatefulSet",
+        ),
+        ("conditions: [Cool], pods: {leaveControllers: [{kind: rocket}]}", "is in lower case"),
+        (
+            "conditions: [Cool], pods: {leaveControllers: [{kind: Deployment}]}",
+            "pods.leaveControllers[0].kind: no pod is controlled by a Deployment, but by its \
+             ReplicaSet; write ReplicaSet",
+        ),
+        ("conditions: [Cool], pods: {protectedAnnotations: ['a b']}", "the key of an annotation"),
+        ("conditions: [Cool], nodeLabelExpression: 'false'", "false for every node, so"),
+        (
+            "conditions: [Cool], nodeLabelExpression: \"metadata.labels.a == 'x' && metadata.labels.a == 'y'\"",
+            "nodeLabelExpression: it is false for every node",
+        ),
+        (
+            "conditions: [Cool], nodeSelector: {a: x}, nodeLabelExpression: \"metadata.labels.a == 'y'\"",
+            "false for every node that nodeSelector selects",
+        ),
+        (
+            "conditions: [Cool], nodeLabelExpression: \"metadata.labels.a != 'x' || metadata.labels.a != 'y'\"",
+            "it is true for every node",
+        ),
+        (
+            "conditions: [Cool], nodeLabelExpression: \"!('a b' in metadata.labels) && 'c' in metadata.labels\"",
+            "\"a b\" cannot be the key of a label",
+        ),
     ] {
-        let found = read(&format!("drainPolicies: [{{name: p, {entry}}}]"));
+        let found = warned(&format!("drainPolicies: [{{name: p, {entry}}}]"));
         assert_eq!(found.len(), 1, "{entry}: {found:?}");
-        let starts = found[0].starts_with("policy \"p\": ");
+        let starts = found[0].starts_with("policy \"p\", ");
         assert!(starts && found[0].contains(words), "{entry}: {}", found[0]);
     }
-    let latched =
-        "drainPolicies: [{name: p, conditions: [{type: KernelDeadlock, clearAfter: never}]}]";
-    assert_eq!(read(latched), Vec::<String>::new());
-    let cordon_only = "drainPolicies: [{name: p, drain: false, atDeadline: DeleteRest, \
-                       conditions: ['Ready=Unknown,10m'], maxGracePeriod: 8m}]";
-    assert_eq!(read(cordon_only), Vec::<String>::new());
+    for quiet in [
+        "conditions: [{type: KernelDeadlock, clearAfter: never}]",
+        "drain: false, atDeadline: DeleteRest, conditions: ['Ready=Unknown,10m'], maxGracePeriod: 8m",
+        "conditions: ['Ready=False,5m', MemoryPressure, KubeletUnhealthy, GPUProblem, kernel-issue]",
+        "conditions: ['KernelReady=False,5m', 'GPUHealthy=False,5m']",
+        "conditions: [Cool], nodeLabelExpression: 'true'",
+        "conditions: [Cool], pods: {leaveControllers: [{kind: Rollout}, {kind: Whatever}]}",
+        "conditions: [Cool], pace: {notice: 168h}",
+    ] {
+        let found = warned(&format!("drainPolicies: [{{name: p, {quiet}}}]"));
+        assert_eq!(found, Vec::<String>::new(), "{quiet}");
+    }
 }
 
 #[test]
-fn policies_for_the_same_nodes_are_warned_of() {
-    let policy = |name: &str, rest: &str| format!("- {{name: {name}, conditions: [Cool]{rest}}}\n");
-    let selector = ", nodeSelector: {pool: a}";
-    for (first, second, same) in [
-        ("", "", true),
-        (selector, selector, true),
-        ("", selector, false),
-        (selector, "", false),
-        (selector, ", nodeSelector: {pool: b}", false),
-        (", nodeLabelExpression: 'true'", selector, false),
+fn a_warning_has_the_place_of_what_it_is_about() {
+    let text = "drainPolicies:\n- name: p\n  conditions:\n  - Ready\n  - NotReady\n  pace:\n    \
+                notice: 10000h\n";
+    let found = said(text);
+    assert_eq!(found.len(), 3, "{found:?}");
+    assert!(
+        found[1].starts_with("5:5 warning drainPolicies[0].conditions[1]: no node has"),
+        "{found:?}"
+    );
+    assert!(found[2].starts_with("7:5 warning drainPolicies[0].pace.notice: "), "{found:?}");
+}
+
+#[test]
+fn a_policy_that_another_shadows_is_warned_of() {
+    let policy = |name: &str, rest: &str| format!("- {{name: {name}{rest}}}\n");
+    let (cool, pool) = (", conditions: [Cool]", ", nodeSelector: {pool: a}");
+    let whole = "policy \"b\": it is never used: policy \"a\" comes first, selects all its nodes";
+    let part = "policy \"b\", conditions: policy \"a\" selects the same nodes, has some";
+    for (first, second, words) in [
+        (cool.to_owned(), cool.to_owned(), Some(whole)),
+        (format!("{cool}{pool}"), format!("{cool}{pool}"), Some(whole)),
+        (cool.to_owned(), format!("{cool}{pool}"), Some(whole)),
+        (format!("{cool}{pool}"), cool.to_owned(), None),
+        (format!("{cool}{pool}"), format!("{cool}, nodeSelector: {{pool: b}}"), None),
+        (format!("{cool}, nodeLabelExpression: 'true'"), format!("{cool}{pool}"), Some(whole)),
+        (
+            format!("{cool}, nodeLabelExpression: \"metadata.labels.a == 'x'\""),
+            format!(
+                "{cool}, nodeLabelExpression: \"'b' in metadata.labels && metadata.labels.a == 'x'\""
+            ),
+            Some(whole),
+        ),
+        (
+            format!("{cool}, nodeLabelExpression: \"metadata.labels.pool != 'b'\""),
+            format!("{cool}{pool}"),
+            Some(whole),
+        ),
+        (", conditions: [Cool, Rad]".to_owned(), cool.to_owned(), Some(whole)),
+        (cool.to_owned(), ", conditions: [Cool, Rad]".to_owned(), Some(part)),
+        (cool.to_owned(), ", conditions: [Rad]".to_owned(), None),
+        (cool.to_owned(), ", conditions: ['Cool=True,10m']".to_owned(), Some(whole)),
+        (", conditions: ['Cool=True,10m']".to_owned(), cool.to_owned(), None),
+        (", conditions: [{type: Cool, staleAfter: 15m}]".to_owned(), cool.to_owned(), None),
     ] {
-        let text = format!("drainPolicies:\n{}{}", policy("a", first), policy("b", second));
-        let found = lint(&read_policies(&text).unwrap());
-        assert_eq!(found.len(), usize::from(same), "{text}: {found:?}");
-        let says = |text: &String| text.starts_with("policy \"b\": policy \"a\" selects the same");
-        assert!(found.iter().all(says), "{found:?}");
+        let text = format!("drainPolicies:\n{}{}", policy("a", &first), policy("b", &second));
+        let found = warned(&text);
+        assert_eq!(found.len(), usize::from(words.is_some()), "{text}: {found:?}");
+        assert!(found.iter().all(|it| it.starts_with(words.unwrap())), "{text}: {found:?}");
     }
 }
 

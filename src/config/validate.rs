@@ -1,59 +1,78 @@
-//! Makes policies of what is written in the file, or says all that is wrong with it.
+//! Makes policies of the tree of a file, and says all that is wrong with it.
 
 use std::collections::BTreeSet;
-use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
 use jiff::civil::{Time, Weekday};
 use jiff::tz::TimeZone;
 
-use super::file::{
-    AtDeadlineEntry, CapEntry, ConditionEntry, ConditionFields, DayEntry, DurationText, File,
-    GroupEntry, PaceEntry, PodsEntry, PolicyEntry, RetryEntry, UndrainableEntry, WindowEntry,
-};
+use super::decode::{At, Fields, Reader};
+use super::problem::Problem;
+use super::yaml::{Node, Value, cut};
 use crate::drain::{
-    AtDeadline, Cap, CapScope, ConditionRule, DURATION_REMEDY, GroupKind, LabelExpr, Limit,
-    NodeSelector, Pace, PodRules, Policy, PriorityGroup, Protection, Retry, STATUS_TAINTS,
-    SyntaxError, Undrainable, Window, parse_duration,
+    AtDeadline, Cap, CapScope, ConditionRule, GroupKind, LabelExpr, Limit, NodeSelector, Pace,
+    PodRules, Policy, PriorityGroup, Protection, Retry, STATUS_TAINTS, SyntaxError, Undrainable,
+    Window, is_label_key, is_label_value,
 };
+use crate::model::ConditionStatus;
 
-/// Something that is wrong with the file.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Problem {
-    /// Name of the policy, or its place.
-    pub policy: String,
-    /// Which setting of it.
-    pub key: String,
-    /// What is wrong with it.
-    pub cause: String,
-    /// What to write instead.
-    pub remedy: String,
+const CONDITION_FORM: &str = "write Type, Type=Status,Duration, or a mapping with type, status, \
+                              minAge, clearAfter and staleAfter";
+const LABEL_KEY_FORM: &str = "write letters, digits, - _ and ., perhaps after a DNS name and /, as \
+                              in topology.kubernetes.io/zone";
+
+const DAYS: [(&str, Weekday); 7] = [
+    ("Mon", Weekday::Monday),
+    ("Tue", Weekday::Tuesday),
+    ("Wed", Weekday::Wednesday),
+    ("Thu", Weekday::Thursday),
+    ("Fri", Weekday::Friday),
+    ("Sat", Weekday::Saturday),
+    ("Sun", Weekday::Sunday),
+];
+
+/// A policy as it was read, and where its parts came from.
+pub(super) struct Draft {
+    pub(super) policy: Policy,
+    /// Its index in the file.
+    pub(super) index: usize,
+    /// For each of its conditions the index in the file: some may have been left out.
+    pub(super) conditions: Vec<usize>,
 }
 
-impl fmt::Display for Problem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}, {}: {}; {}", self.policy, self.key, self.cause, self.remedy)
-    }
-}
-
-/// All the policies, or all the problems.
-pub(super) fn policies(file: File) -> Result<Vec<Policy>, Vec<Problem>> {
+/// All policies of the file, as far as they can be read.
+pub(super) fn policies(root: &Node, problems: &mut Vec<Problem>) -> Vec<Draft> {
+    let mut reader = Reader { policy: String::new(), base: String::new(), problems };
+    let whole = At { node: root, key: String::new() };
+    let remedy = "write drainPolicies: with a list of policies; docs/config.md has all keys";
+    let Some(mut file) = reader.fields(&whole, remedy) else { return Vec::new() };
+    let list = reader.required(&mut file, "drainPolicies", "write drainPolicies: [] for none");
+    reader.finish(&file);
+    let Some(list) = list else { return Vec::new() };
+    let Some(items) = reader.items(&list, "write a list: - name: NAME") else { return Vec::new() };
     let mut names = BTreeSet::new();
-    let mut problems = Vec::new();
-    let mut policies = Vec::new();
-    for (index, entry) in file.drain_policies.into_iter().enumerate() {
-        let named = match entry.name.as_str() {
-            "" => format!("drainPolicies[{index}]"),
-            name => format!("policy {name:?}"),
+    let mut drafts = Vec::new();
+    for (index, item) in items.into_iter().enumerate() {
+        let name = item.node.get("name").and_then(Node::text).unwrap_or_default();
+        let label = match name {
+            "" => item.key.clone(),
+            name => format!("policy {:?}", cut(name)),
         };
-        let mut reader = Reader { policy: named, problems: &mut problems };
-        if !entry.name.is_empty() && !names.insert(entry.name.clone()) {
-            reader.wrong("name", "another policy has this name", "give each its own");
+        let mut reader = Reader { policy: label, base: item.key, problems: &mut *reader.problems };
+        let item = At { node: item.node, key: String::new() };
+        let Some(mut fields) = reader.fields(&item, "write a mapping with name and conditions")
+        else {
+            continue;
+        };
+        let place = item.node.get("name").map_or(item.node.place, |name| name.place);
+        if !name.is_empty() && !names.insert(name.to_owned()) {
+            reader.wrong(place, "name", "another policy has this name", "give each its own");
         }
-        policies.push(reader.policy(entry));
+        let (policy, conditions) = reader.policy(&mut fields);
+        reader.finish(&fields);
+        drafts.push(Draft { policy, index, conditions });
     }
-    if problems.is_empty() { Ok(policies) } else { Err(problems) }
+    drafts
 }
 
 /// What a name of a policy may have in it.
@@ -64,253 +83,310 @@ fn is_name(text: &str) -> bool {
 
 /// Reads one policy. What is wrong is put down and read as the default, so that all that is wrong
 /// comes to light.
-struct Reader<'a> {
-    policy: String,
-    problems: &'a mut Vec<Problem>,
-}
-
 impl Reader<'_> {
-    fn wrong(
-        &mut self,
-        key: impl Into<String>,
-        cause: impl Into<String>,
-        remedy: impl Into<String>,
-    ) {
-        let policy = self.policy.clone();
-        let (key, cause, remedy) = (key.into(), cause.into(), remedy.into());
-        self.problems.push(Problem { policy, key, cause, remedy });
-    }
-
-    fn syntax(&mut self, key: impl Into<String>, error: SyntaxError) {
-        let SyntaxError { text, column, cause, remedy } = error;
-        self.wrong(key, format!("{text:?}, column {column}: {cause}"), remedy);
-    }
-
-    fn policy(&mut self, entry: PolicyEntry) -> Policy {
-        if !is_name(&entry.name) {
-            let remedy = "write 1 to 63 letters, digits, - _ and .";
-            self.wrong("name", format!("{:?} is no name", entry.name), remedy);
-        }
-        let defaults = Policy::new(entry.name, self.conditions(entry.conditions));
+    fn policy(&mut self, fields: &mut Fields<'_>) -> (Policy, Vec<usize>) {
+        let name = self.name(fields);
+        let (conditions, indexes) = self.conditions(fields);
+        let defaults = Policy::new(name, conditions);
         let nodes = NodeSelector {
-            labels: self.labels(entry.node_selector.unwrap_or_default()),
-            expression: self.expression(&entry.node_label_expression.unwrap_or_default()),
+            labels: self.labels(fields.get("nodeSelector")),
+            expression: self.expression(fields.get("nodeLabelExpression")),
         };
-        let headroom = self.duration("headroom", entry.headroom).unwrap_or(defaults.headroom);
-        let lingering = self.duration("lingering", entry.lingering).unwrap_or(defaults.lingering);
-        let windows = entry.pace.windows.as_deref().unwrap_or_default();
-        let windows = windows.iter().enumerate().filter_map(|(i, it)| self.window(i, it)).collect();
-        Policy {
+        let (pace, windows) = self.pace(fields.get("pace"));
+        let policy = Policy {
             nodes,
             windows,
-            drain: entry.drain.unwrap_or(defaults.drain),
-            pods: self.pods(entry.pods),
-            pace: self.pace(entry.pace),
-            max_grace: self.positive("maxGracePeriod", entry.max_grace_period),
-            headroom,
-            deadline: self.positive("deadline", entry.deadline),
-            at_deadline: match entry.at_deadline {
-                None => defaults.at_deadline,
-                Some(AtDeadlineEntry::GiveUp) => AtDeadline::GiveUp,
-                Some(AtDeadlineEntry::Uncordon) => AtDeadline::Uncordon,
-                Some(AtDeadlineEntry::DeleteRest) => AtDeadline::DeleteRest,
-            },
-            retry: self.retry(entry.retry),
-            stop_when_clear: entry.stop_when_clear.unwrap_or(defaults.stop_when_clear),
-            undrainable: match entry.undrainable {
-                None => defaults.undrainable,
-                Some(UndrainableEntry::DrainRest) => Undrainable::DrainRest,
-                Some(UndrainableEntry::Report) => Undrainable::Report,
-                Some(UndrainableEntry::Cordon) => Undrainable::Cordon,
-            },
-            groups: entry.groups.map_or(defaults.groups, |groups| self.groups(&groups)),
-            lingering,
-            status_taint: entry.status_taint.map(|key| self.status_taint(key)),
+            pace,
+            drain: self.truth(fields.get("drain")).unwrap_or(defaults.drain),
+            pods: self.pods(fields.get("pods")),
+            max_grace: self.positive(fields.get("maxGracePeriod")),
+            headroom: self.duration(fields.get("headroom")).unwrap_or(defaults.headroom),
+            deadline: self.positive(fields.get("deadline")),
+            at_deadline: self
+                .choice(fields.get("atDeadline"), &AT_DEADLINE)
+                .unwrap_or(defaults.at_deadline),
+            retry: self.retry(fields.get("retry")),
+            stop_when_clear: self
+                .truth(fields.get("stopWhenClear"))
+                .unwrap_or(defaults.stop_when_clear),
+            undrainable: self
+                .choice(fields.get("undrainable"), &UNDRAINABLE)
+                .unwrap_or(defaults.undrainable),
+            groups: self.groups(fields.get("groups")).unwrap_or(defaults.groups),
+            lingering: self.duration(fields.get("lingering")).unwrap_or(defaults.lingering),
+            status_taint: self.status_taint(fields.get("statusTaint")),
             name: defaults.name,
             conditions: defaults.conditions,
-        }
+        };
+        (policy, indexes)
     }
 
-    fn conditions(&mut self, entries: Vec<ConditionEntry>) -> Vec<ConditionRule> {
-        if entries.is_empty() {
-            let remedy = "name at least one, such as KernelDeadlock";
-            self.wrong("conditions", "there are none, so no node is ever bad", remedy);
+    fn name(&mut self, fields: &mut Fields<'_>) -> String {
+        let remedy = "write 1 to 63 letters, digits, - _ and .";
+        let Some(at) = self.required(fields, "name", remedy) else { return String::new() };
+        let Some(name) = self.text(&at) else { return String::new() };
+        if !is_name(name) {
+            self.wrong_at(&at, format!("{:?} is no name", cut(name)), remedy);
         }
-        let mut rules: Vec<ConditionRule> = Vec::new();
-        for (index, entry) in entries.into_iter().enumerate() {
-            let key = format!("conditions[{index}]");
-            let rule = match entry {
-                ConditionEntry::Short(text) => {
-                    ConditionRule::parse(&text).map_err(|error| self.syntax(&key, error)).ok()
-                }
-                ConditionEntry::Long(fields) => self.condition(&key, fields),
+        name.to_owned()
+    }
+
+    fn conditions(&mut self, fields: &mut Fields<'_>) -> (Vec<ConditionRule>, Vec<usize>) {
+        let remedy = "name at least one, such as KernelDeadlock";
+        let (mut rules, mut indexes) = (Vec::<ConditionRule>::new(), Vec::new());
+        let Some(at) = self.required(fields, "conditions", remedy) else { return (rules, indexes) };
+        let items = self.items(&at, "write a list, as in [KernelDeadlock]").unwrap_or_default();
+        if at.node.items().is_empty() && matches!(at.node.value, Value::List(_)) {
+            self.wrong_at(&at, "there are none, so no node is ever bad", remedy);
+        }
+        for (index, item) in items.into_iter().enumerate() {
+            let rule = match item.node.value {
+                Value::Text { .. } => self.text(&item).and_then(|text| {
+                    ConditionRule::parse(text).map_err(|error| self.syntax(&item, error)).ok()
+                }),
+                _ => self.condition(&item),
             };
             let Some(rule) = rule else { continue };
             if rules.iter().any(|other| (&other.kind, other.status) == (&rule.kind, rule.status)) {
                 let cause = format!("{}={} is there already", rule.kind, rule.status);
-                self.wrong(key, cause, "give each type and status once");
+                self.wrong_at(&item, cause, "give each type and status once");
             }
             rules.push(rule);
+            indexes.push(index);
         }
-        rules
+        (rules, indexes)
     }
 
-    fn condition(&mut self, key: &str, fields: ConditionFields) -> Option<ConditionRule> {
-        // Draino's form knows what can be wrong with a type and a status, and with Ready alone.
-        let text = match (fields.status.as_deref(), fields.kind) {
-            (None, kind) if kind == "Ready" => kind,
-            (status, kind) => format!("{kind}={},0s", status.unwrap_or("True")),
-        };
-        let rule = ConditionRule::parse(&text).map_err(|error| self.syntax(key, error)).ok()?;
-        let min_age = self.duration(format!("{key}.minAge"), fields.min_age);
-        let clear_after = match fields.clear_after {
-            None => rule.clear_after,
-            Some(text) if text == "never" => None,
-            Some(text) => {
-                let key = format!("{key}.clearAfter");
-                self.duration(key, Some(DurationText(text))).or(rule.clear_after)
+    fn condition(&mut self, item: &At<'_>) -> Option<ConditionRule> {
+        let mut fields = self.fields(item, CONDITION_FORM)?;
+        let kind = self.required(&mut fields, "type", "write the type of a condition");
+        let kind = kind.and_then(|at| {
+            let text = self.text(&at)?;
+            ConditionRule::kind(text).map_err(|error| self.syntax(&at, error)).ok()
+        });
+        let status = fields.get("status");
+        let given = status.is_some();
+        let status = status.and_then(|at| {
+            let text = self.text(&at)?;
+            let status = ConditionStatus::parse(text);
+            if status.is_none() {
+                let cause = format!("{:?} is no status", cut(text));
+                self.wrong_at(&at, cause, "write True, False or Unknown");
             }
-        };
-        let stale_after = self.positive(format!("{key}.staleAfter"), fields.stale_after);
-        Some(ConditionRule {
-            min_age: min_age.unwrap_or(rule.min_age),
-            clear_after,
-            stale_after,
-            ..rule
-        })
+            status
+        });
+        let min_age = self.duration(fields.get("minAge"));
+        let clear_after = fields.get("clearAfter");
+        let never = clear_after.as_ref().is_some_and(|at| at.node.text() == Some("never"));
+        let clear_after = if never { None } else { self.clear_after(clear_after) };
+        let stale_after = self.positive(fields.get("staleAfter"));
+        self.finish(&fields);
+        let kind = kind?;
+        if !given && let Err(error) = ConditionRule::parse(&kind) {
+            self.syntax(item, error);
+            return None;
+        }
+        let rule = ConditionRule::new(
+            kind,
+            if given { status? } else { ConditionStatus::True },
+            min_age.unwrap_or_default(),
+        );
+        let clear_after = if never { None } else { clear_after.or(rule.clear_after) };
+        Some(ConditionRule { clear_after, stale_after, ..rule })
     }
 
-    fn labels(
-        &mut self,
-        labels: impl IntoIterator<Item = (String, String)>,
-    ) -> Vec<(Arc<str>, Arc<str>)> {
+    fn clear_after(&mut self, at: Option<At<'_>>) -> Option<std::time::Duration> {
+        let text = at.as_ref().and_then(|at| at.node.text());
+        if let (Some(at), Some(text)) = (&at, text)
+            && text.eq_ignore_ascii_case("never")
+        {
+            self.wrong_at(at, format!("{text:?} is no duration"), "write never, or a duration");
+            return None;
+        }
+        self.duration(at)
+    }
+
+    fn labels(&mut self, at: Option<At<'_>>) -> Vec<(Arc<str>, Arc<str>)> {
+        let Some(at) = at else { return Vec::new() };
+        if self.fields(&at, "write KEY: VALUE").is_none() {
+            return Vec::new();
+        }
         let mut read = Vec::new();
-        for (key, value) in labels {
-            if key.is_empty() {
-                self.wrong("nodeSelector", "the key of a label is empty", "write KEY: VALUE");
+        for entry in at.node.entries() {
+            let key = format!("{}[{:?}]", at.key, cut(&entry.key));
+            if !is_label_key(&entry.key) {
+                let cause = match entry.key.as_str() {
+                    "" => "the key of a label is empty".to_owned(),
+                    key => format!("{:?} cannot be the key of a label", cut(key)),
+                };
+                self.wrong(entry.place, key.clone(), cause, LABEL_KEY_FORM);
             }
-            read.push((key.into(), value.into()));
+            let value = match &entry.value.value {
+                Value::Null => {
+                    let remedy = "write a value, or '' for an empty one";
+                    self.wrong(entry.place, key, "it has no value", remedy);
+                    continue;
+                }
+                _ => self.text(&At { node: &entry.value, key: key.clone() }),
+            };
+            let Some(value) = value else { continue };
+            if !is_label_value(value) {
+                let cause = format!("{:?} cannot be the value of a label", cut(value));
+                let remedy = "write up to 63 letters, digits, - _ and .";
+                self.wrong(entry.value.place, key, cause, remedy);
+            }
+            read.push((Arc::from(entry.key.as_str()), Arc::from(value)));
         }
+        read.sort();
         read
     }
 
-    fn expression(&mut self, text: &str) -> LabelExpr {
+    fn expression(&mut self, at: Option<At<'_>>) -> LabelExpr {
+        let Some(at) = at else { return LabelExpr::default() };
+        let text = self.text(&at).unwrap_or_default();
         LabelExpr::parse(text).unwrap_or_else(|error| {
-            self.syntax("nodeLabelExpression", error);
+            self.syntax(&at, error);
             LabelExpr::default()
         })
     }
 
-    fn duration(&mut self, key: impl Into<String>, text: Option<DurationText>) -> Option<Duration> {
-        let DurationText(text) = text?;
-        let duration = parse_duration(&text);
-        if duration.is_none() {
-            self.wrong(key, format!("{text:?} is no duration"), DURATION_REMEDY);
-        }
-        duration
-    }
-
-    /// A duration that makes no sense if it is none.
-    fn positive(&mut self, key: impl Into<String>, text: Option<DurationText>) -> Option<Duration> {
-        let key = key.into();
-        let duration = self.duration(key.clone(), text)?;
-        if duration < Duration::from_secs(1) {
-            self.wrong(key, "it is less than a second", "write more, or leave it out");
-        }
-        Some(duration)
-    }
-
-    fn pods(&mut self, entry: PodsEntry) -> PodRules {
+    fn pods(&mut self, at: Option<At<'_>>) -> PodRules {
         let defaults = PodRules::default();
-        let mut left_controllers = Vec::new();
-        for (index, controller) in entry.leave_controllers.into_iter().flatten().enumerate() {
-            if controller.kind.is_empty() {
-                let key = format!("pods.leaveControllers[{index}].kind");
-                self.wrong(key, "it is empty", "write a kind, such as Rollout");
-            }
-            let group = controller.group.map(Arc::from);
-            left_controllers.push(GroupKind { group, kind: controller.kind.into() });
-        }
-        let mut protections = Vec::new();
-        for (index, text) in entry.protected_annotations.into_iter().flatten().enumerate() {
-            match protection(&text) {
-                Ok(protection) => protections.push(protection),
-                Err(error) => self.syntax(format!("pods.protectedAnnotations[{index}]"), error),
-            }
-        }
-        PodRules {
-            evict_daemonset: entry.evict_daemon_set.unwrap_or(defaults.evict_daemonset),
-            evict_statefulset: entry.evict_stateful_set.unwrap_or(defaults.evict_statefulset),
-            evict_local_storage: entry.evict_empty_dir.unwrap_or(defaults.evict_local_storage),
-            evict_unreplicated: entry.evict_unreplicated.unwrap_or(defaults.evict_unreplicated),
-            left_controllers,
-            protections,
-            honour_safe_to_evict: entry
-                .honour_safe_to_evict
-                .unwrap_or(defaults.honour_safe_to_evict),
-        }
-    }
-
-    fn pace(&mut self, entry: PaceEntry) -> Pace {
-        let defaults = Pace::default();
-        let caps = entry.caps.map(|caps| {
-            caps.into_iter().enumerate().filter_map(|(i, cap)| self.cap(i, cap)).collect()
-        });
-        Pace {
-            notice: self.duration("pace.notice", entry.notice).unwrap_or(defaults.notice),
-            spacing: self.duration("pace.spacing", entry.spacing).unwrap_or(defaults.spacing),
-            caps: caps.unwrap_or(defaults.caps),
-        }
-    }
-
-    fn cap(&mut self, index: usize, entry: CapEntry) -> Option<Cap> {
-        let text = entry.limit.as_str();
-        let limit = match text.strip_suffix('%') {
-            Some(percent) => {
-                percent.parse().ok().filter(|it| (1..=100).contains(it)).map(Limit::Percent)
-            }
-            None => text.parse().ok().filter(|it| *it > 0).map(Limit::Count),
+        let Some(at) = at else { return defaults };
+        let Some(mut fields) = self.fields(&at, "write a mapping, as in evictEmptyDir: true")
+        else {
+            return defaults;
         };
-        if limit.is_none() {
-            let remedy = "write a number from 1, or from 1% to 100%";
-            let key = format!("pace.caps[{index}].limit");
-            self.wrong(key, format!("{text:?} is no limit"), remedy);
-        }
-        let scope = match entry.per_label {
-            None => CapScope::Cluster,
-            Some(label) => {
-                if label.is_empty() {
-                    let key = format!("pace.caps[{index}].perLabel");
-                    self.wrong(key, "it is empty", "write the key of a label, or leave it out");
+        let mut switch = |name, default| self.truth(fields.get(name)).unwrap_or(default);
+        let rules = PodRules {
+            evict_daemonset: switch("evictDaemonSet", defaults.evict_daemonset),
+            evict_statefulset: switch("evictStatefulSet", defaults.evict_statefulset),
+            evict_local_storage: switch("evictEmptyDir", defaults.evict_local_storage),
+            evict_unreplicated: switch("evictUnreplicated", defaults.evict_unreplicated),
+            honour_safe_to_evict: switch("honourSafeToEvict", defaults.honour_safe_to_evict),
+            left_controllers: self.controllers(fields.get("leaveControllers")),
+            protections: self.protections(fields.get("protectedAnnotations")),
+        };
+        self.finish(&fields);
+        rules
+    }
+
+    fn controllers(&mut self, at: Option<At<'_>>) -> Vec<GroupKind> {
+        let items = at.and_then(|at| self.items(&at, "write a list: - kind: KIND"));
+        let mut kinds = Vec::new();
+        for item in items.unwrap_or_default() {
+            let remedy = "write a mapping with kind, and group if it matters";
+            let Some(mut fields) = self.fields(&item, remedy) else { continue };
+            let group = fields.get("group").and_then(|at| self.text(&at)).map(Arc::from);
+            let remedy = "write a kind, such as Rollout";
+            let kind = self.required(&mut fields, "kind", remedy);
+            let kind = kind.and_then(|at| {
+                let kind = self.text(&at)?;
+                if kind.is_empty() {
+                    self.wrong_at(&at, "it is empty", remedy);
                 }
-                CapScope::Label(label.into())
-            }
-        };
-        Some(Cap { scope, limit: limit? })
+                Some(Arc::from(kind))
+            });
+            self.finish(&fields);
+            kinds.push(GroupKind { group, kind: kind.unwrap_or_default() });
+        }
+        kinds
     }
 
-    fn window(&mut self, index: usize, entry: &WindowEntry) -> Option<Window> {
-        let key = |name: &str| format!("pace.windows[{index}].{name}");
-        let from = self.time(key("from"), entry.from.as_deref().unwrap_or("00:00"));
-        let to = self.time(key("to"), entry.to.as_deref().unwrap_or("24:00"));
-        let name = entry.zone.as_deref().unwrap_or("UTC");
-        let zone = TimeZone::get(name).ok();
-        if zone.is_none() {
-            let remedy = "write an IANA name, such as Europe/Berlin";
-            self.wrong(key("zone"), format!("{name:?} is no known time zone"), remedy);
+    fn protections(&mut self, at: Option<At<'_>>) -> Vec<Protection> {
+        let items = at.and_then(|at| self.items(&at, "write a list: - KEY=VALUE"));
+        let mut protections = Vec::new();
+        for item in items.unwrap_or_default() {
+            let Some(text) = self.text(&item) else { continue };
+            match protection(text) {
+                Ok(protection) => protections.push(protection),
+                Err(error) => self.syntax(&item, error),
+            }
         }
-        let days = match &entry.days {
-            None => Weekday::Monday.cycle_forward().take(7).collect(),
-            Some(days) => days.iter().copied().map(weekday).collect::<Vec<_>>(),
+        protections
+    }
+
+    fn pace(&mut self, at: Option<At<'_>>) -> (Pace, Vec<Window>) {
+        let defaults = Pace::default();
+        let Some(at) = at else { return (defaults, Vec::new()) };
+        let Some(mut fields) = self.fields(&at, "write a mapping, as in notice: 1m") else {
+            return (defaults, Vec::new());
         };
-        if days.is_empty() {
-            let remedy = "name days, or leave it out for all";
-            self.wrong(key("days"), "there are none, so it never opens", remedy);
-        }
+        let notice = self.duration(fields.get("notice")).unwrap_or(defaults.notice);
+        let spacing = self.duration(fields.get("spacing")).unwrap_or(defaults.spacing);
+        let caps = fields.get("caps").and_then(|at| self.items(&at, "write a list: - limit: 25%"));
+        let caps = caps.and_then(|caps| {
+            let read: Vec<_> = caps.iter().filter_map(|cap| self.cap(cap)).collect();
+            // One that cannot be read is no reason to warn of having none.
+            (read.len() == caps.len()).then_some(read)
+        });
+        let remedy = "write a list: - from: \"22:00\"";
+        let windows = fields.get("windows").and_then(|at| self.items(&at, remedy));
+        let windows = windows.unwrap_or_default();
+        let windows = windows.iter().filter_map(|window| self.window(window)).collect();
+        self.finish(&fields);
+        (Pace { notice, spacing, caps: caps.unwrap_or(defaults.caps) }, windows)
+    }
+
+    fn cap(&mut self, item: &At<'_>) -> Option<Cap> {
+        let remedy = "write a number from 1, or from 1% to 100%";
+        let mut fields = self.fields(item, "write a mapping with limit")?;
+        let limit = self.required(&mut fields, "limit", remedy).and_then(|at| {
+            let text = self.text(&at)?;
+            let limit = match text.strip_suffix('%') {
+                Some(percent) => {
+                    percent.parse().ok().filter(|it| (1..=100).contains(it)).map(Limit::Percent)
+                }
+                None => text.parse().ok().filter(|it| *it > 0).map(Limit::Count),
+            };
+            if limit.is_none() {
+                self.wrong_at(&at, format!("{:?} is no limit", cut(text)), remedy);
+            }
+            limit
+        });
+        let label = fields.get("perLabel").and_then(|at| {
+            let label = self.text(&at)?;
+            if !is_label_key(label) {
+                let cause = match label {
+                    "" => "it is empty".to_owned(),
+                    label => format!("{:?} cannot be the key of a label", cut(label)),
+                };
+                self.wrong_at(&at, cause, LABEL_KEY_FORM);
+            }
+            Some(CapScope::Label(label.into()))
+        });
+        self.finish(&fields);
+        Some(Cap { scope: label.unwrap_or(CapScope::Cluster), limit: limit? })
+    }
+
+    fn window(&mut self, item: &At<'_>) -> Option<Window> {
+        let mut fields = self.fields(item, "write a mapping with days, from, to and zone")?;
+        let from = fields.get("from").map_or(Some(Time::midnight()), |at| self.time(&at));
+        let to = fields.get("to").map_or(Some(Time::midnight()), |at| self.time(&at));
+        let zone = fields.get("zone").map_or(Some(TimeZone::UTC), |at| {
+            let name = self.text(&at)?;
+            let zone = TimeZone::get(name).ok();
+            if zone.is_none() {
+                let cause = format!("{:?} is no known time zone", cut(name));
+                self.wrong_at(&at, cause, "write an IANA name, such as Europe/Berlin");
+            }
+            zone
+        });
+        let days = fields.get("days").and_then(|at| {
+            let items = self.items(&at, "write a list, as in [Mon, Tue]")?;
+            if items.is_empty() {
+                let remedy = "name days, or leave it out for all";
+                self.wrong_at(&at, "there are none, so it never opens", remedy);
+            }
+            Some(items.into_iter().filter_map(|day| self.choice(Some(day), &DAYS)).collect())
+        });
+        let days = days.unwrap_or_else(|| DAYS.map(|(_, day)| day).to_vec());
+        self.finish(&fields);
         Some(Window { days, from: from?, to: to?, zone: zone? })
     }
 
-    fn time(&mut self, key: String, text: &str) -> Option<Time> {
+    fn time(&mut self, at: &At<'_>) -> Option<Time> {
+        let text = self.text(at)?;
         let read = || {
             let (hour, minute) = text.split_once(':')?;
             let two = |part: &str| {
@@ -324,84 +400,128 @@ impl Reader<'_> {
         };
         let time = read();
         if time.is_none() {
-            self.wrong(key, format!("{text:?} is no time of day"), "write 00:00 to 24:00");
+            let cause = format!("{:?} is no time of day", cut(text));
+            self.wrong_at(at, cause, "write \"00:00\" to \"24:00\"");
         }
         time
     }
 
-    fn retry(&mut self, entry: RetryEntry) -> Retry {
+    fn retry(&mut self, at: Option<At<'_>>) -> Retry {
         let defaults = Retry::default();
-        let first = self.positive("retry.first", entry.first);
-        let most = self.positive("retry.most", entry.most);
+        let Some(at) = at else { return defaults };
+        let Some(mut fields) = self.fields(&at, "write a mapping, as in attempts: 3") else {
+            return defaults;
+        };
+        let first = self.positive(fields.get("first"));
+        let most = self.positive(fields.get("most"));
+        let attempts_remedy = "write 1 or more, or drain: false for no drain at all";
+        let attempts = fields.get("attempts");
+        let attempts_place = attempts.as_ref().map_or(at.node.place, |at| at.node.place);
+        let attempts = self.number(attempts, attempts_remedy);
+        self.finish(&fields);
         let retry = Retry {
             first: first.unwrap_or(defaults.first),
             // A longer first pause is enough to say that the longest is as long.
             most: most.unwrap_or(defaults.most.max(first.unwrap_or_default())),
-            attempts: entry.attempts.unwrap_or(defaults.attempts),
+            attempts: attempts.unwrap_or(defaults.attempts),
         };
         if retry.first > retry.most {
-            self.wrong("retry.first", "it is longer than retry.most", "write the shorter one here");
+            let place = at.node.get("first").map_or(at.node.place, |first| first.place);
+            let cause = "it is longer than retry.most";
+            self.wrong(place, "retry.first", cause, "write the shorter one here");
         }
         if retry.attempts == 0 {
-            let remedy = "write 1 or more, or drain: false for no drain at all";
-            self.wrong("retry.attempts", "it is 0, so no drain would begin", remedy);
+            let cause = "it is 0, so no drain would begin";
+            self.wrong(attempts_place, "retry.attempts", cause, attempts_remedy);
         }
         retry
     }
 
-    fn groups(&mut self, entries: &[GroupEntry]) -> Vec<PriorityGroup> {
-        let last = entries.len().saturating_sub(1);
+    fn groups(&mut self, at: Option<At<'_>>) -> Option<Vec<PriorityGroup>> {
+        let at = at?;
+        let items = self.items(&at, "write a list: - share: 100")?;
+        let last = items.len().saturating_sub(1);
         let mut before = None;
-        for (index, entry) in entries.iter().enumerate() {
-            let key = format!("groups[{index}].below");
-            match entry.below {
-                None if index < last => {
-                    self.wrong(key, "it is missing", "only the last group has none");
+        let mut sum = Some(0_u32);
+        let mut groups = Vec::new();
+        for (index, item) in items.iter().enumerate() {
+            let Some(mut fields) = self.fields(item, "write a mapping with below and share") else {
+                sum = None;
+                continue;
+            };
+            let place = item.node.get("below").map_or(item.node.place, |below| below.place);
+            let given = item.node.get("below").is_some();
+            let below = self.number(fields.get("below"), "write a whole number");
+            let remedy = "write 1 to 100";
+            let share = self.required(&mut fields, "share", remedy);
+            let share_place = share.as_ref().map_or(item.node.place, |share| share.node.place);
+            let share: Option<u8> = self.number(share, remedy);
+            self.finish(&fields);
+            let key = format!("{}.below", item.key);
+            match below {
+                None if !given && index < last => {
+                    self.wrong(place, key, "it is missing", "only the last group has none");
                 }
                 Some(_) if index == last => {
                     let cause = "the last group has a bound, so other pods are in no group";
-                    self.wrong(key, cause, "leave it out there, or add a group without one");
+                    self.wrong(place, key, cause, "leave it out there, or add a group without one");
                 }
                 Some(below) if before.is_some_and(|before| below <= before) => {
                     let cause = "it is not above that of the group before";
-                    self.wrong(key, cause, "write the groups in ascending order");
+                    self.wrong(place, key, cause, "write the groups in ascending order");
                 }
                 _ => {}
             }
-            before = entry.below.or(before);
-            if entry.share == 0 {
+            before = below.or(before);
+            if share == Some(0) {
                 let cause = "it is 0, so that there is no time for its pods";
-                self.wrong(format!("groups[{index}].share"), cause, "write 1 or more");
+                self.wrong(share_place, format!("{}.share", item.key), cause, "write 1 or more");
             }
+            sum = sum.zip(share).map(|(sum, share)| sum + u32::from(share));
+            groups.push(PriorityGroup { below, share: share.unwrap_or(1) });
         }
-        let sum: u32 = entries.iter().map(|entry| u32::from(entry.share)).sum();
-        if entries.is_empty() {
-            self.wrong("groups", "there are none", "name at least one, or leave it out");
-        } else if sum != 100 {
+        if items.is_empty() {
+            self.wrong_at(&at, "there are none", "name at least one, or leave it out");
+        } else if let Some(sum) = sum.filter(|sum| *sum != 100) {
             let cause = format!("the shares make {sum} percent");
-            self.wrong("groups", cause, "let them make 100");
+            self.wrong_at(&at, cause, "let them make 100");
         }
-        let group = |it: &GroupEntry| PriorityGroup { below: it.below, share: it.share };
-        entries.iter().map(group).collect()
+        Some(groups)
     }
 
-    fn status_taint(&mut self, key: String) -> Arc<str> {
+    fn status_taint(&mut self, at: Option<At<'_>>) -> Option<Arc<str>> {
+        let at = at?;
+        let key = self.text(&at)?;
         match key.strip_prefix(STATUS_TAINTS) {
-            Some(name) if is_name(name) => {}
+            Some(name) if is_label_key(key) && !name.contains('/') => {}
             Some(name) => {
+                let cause = format!("{:?} is no name of a taint", cut(name));
                 let remedy = "write 1 to 63 letters, digits, - _ and . after the prefix";
-                self.wrong("statusTaint", format!("{name:?} is no name of a taint"), remedy);
+                self.wrong_at(&at, cause, remedy);
             }
             None => {
                 let cause = format!(
-                    "{key:?} would keep cluster-autoscaler from making new nodes of its kind"
+                    "{:?} would keep cluster-autoscaler from making new nodes of its kind",
+                    cut(key)
                 );
-                self.wrong("statusTaint", cause, format!("let it begin with {STATUS_TAINTS}"));
+                self.wrong_at(&at, cause, format!("let it begin with {STATUS_TAINTS}"));
             }
         }
-        key.into()
+        Some(key.into())
     }
 }
+
+const AT_DEADLINE: [(&str, AtDeadline); 3] = [
+    ("GiveUp", AtDeadline::GiveUp),
+    ("Uncordon", AtDeadline::Uncordon),
+    ("DeleteRest", AtDeadline::DeleteRest),
+];
+
+const UNDRAINABLE: [(&str, Undrainable); 3] = [
+    ("DrainRest", Undrainable::DrainRest),
+    ("Cordon", Undrainable::Cordon),
+    ("Report", Undrainable::Report),
+];
 
 /// Reads an annotation that protects pods: `KEY` with any value, or `KEY=VALUE`.
 pub fn protection(text: &str) -> Result<Protection, SyntaxError> {
@@ -418,16 +538,4 @@ pub fn protection(text: &str) -> Result<Protection, SyntaxError> {
         });
     }
     Ok(Protection { key: key.into(), value: value.map(Arc::from) })
-}
-
-fn weekday(day: DayEntry) -> Weekday {
-    match day {
-        DayEntry::Mon => Weekday::Monday,
-        DayEntry::Tue => Weekday::Tuesday,
-        DayEntry::Wed => Weekday::Wednesday,
-        DayEntry::Thu => Weekday::Thursday,
-        DayEntry::Fri => Weekday::Friday,
-        DayEntry::Sat => Weekday::Saturday,
-        DayEntry::Sun => Weekday::Sunday,
-    }
 }

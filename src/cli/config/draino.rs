@@ -1,145 +1,250 @@
-//! Draino's command line, as its last version reads it.
+//! Draino's command line: flags and conditions, each with where it was written.
 
 use std::collections::BTreeMap;
 
-/// What can be given: a name, its default, and what follows it.
-const FLAGS: [(&str, &str, Takes); 23] = [
-    ("debug", "false", Takes::Nothing),
-    ("listen", ":10002", Takes::Text),
-    ("kubeconfig", "", Takes::Text),
-    ("master", "", Takes::Text),
-    ("dry-run", "false", Takes::Nothing),
-    ("max-grace-period", "8m0s", Takes::Text),
-    ("eviction-headroom", "30s", Takes::Text),
-    ("drain-buffer", "10m0s", Takes::Text),
-    ("node-label", "", Takes::Many),
-    ("node-label-expr", "", Takes::Text),
-    ("namespace", "kube-system", Takes::Text),
-    ("leader-election-lease-duration", "15s", Takes::Text),
-    ("leader-election-renew-deadline", "10s", Takes::Text),
-    ("leader-election-retry-period", "2s", Takes::Text),
-    ("leader-election-token-name", "draino", Takes::Text),
-    ("skip-drain", "false", Takes::Nothing),
-    ("evict-daemonset-pods", "false", Takes::Nothing),
-    ("evict-statefulset-pods", "false", Takes::Nothing),
-    ("evict-emptydir-pods", "false", Takes::Nothing),
-    ("evict-unreplicated-pods", "false", Takes::Nothing),
-    ("protected-pod-annotation", "", Takes::Many),
-    ("help", "false", Takes::Nothing),
-    ("version", "false", Takes::Nothing),
-];
+use super::flags::{FLAGS, Fate, Flag, Takes, Tree, find};
 
-/// What follows a flag.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Takes {
-    /// Nothing; `--no-…` takes it back.
-    Nothing,
-    /// One value, given once.
-    Text,
-    /// One value, given any number of times.
-    Many,
+/// A word, and where it was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Word {
+    pub(super) text: String,
+    /// As `deploy.yaml:31`, or `argument 3`.
+    pub(super) origin: String,
+}
+
+/// Something that did not become what it was, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Note {
+    /// What: a flag, a condition, an annotation.
+    pub(super) what: String,
+    pub(super) origin: String,
+    pub(super) why: String,
+}
+
+impl Note {
+    pub(super) fn new(what: impl Into<String>, origin: &str, why: impl Into<String>) -> Self {
+        Self { what: what.into(), origin: origin.to_owned(), why: why.into() }
+    }
+}
+
+/// A draino that somebody runs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Source {
+    /// What to call its policy.
+    pub(super) name: String,
+    /// What it is, for people.
+    pub(super) what: String,
+    /// Where it is.
+    pub(super) origin: String,
+    /// Its arguments, without the program.
+    pub(super) words: Vec<Word>,
+    /// Variables of its environment.
+    pub(super) variables: Vec<(String, Word)>,
+    /// What is already known not to be converted.
+    pub(super) notes: Vec<Note>,
+    /// Image, if known: it tells one draino from another.
+    pub(super) image: String,
 }
 
 /// What was given.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default)]
 pub(super) struct Given {
-    flags: BTreeMap<&'static str, Vec<String>>,
+    flags: BTreeMap<&'static str, Vec<Word>>,
     /// The conditions, in their order.
-    pub(super) conditions: Vec<String>,
+    pub(super) conditions: Vec<Word>,
+    /// Whose draino it is, as far as its flags and its image tell.
+    pub(super) tree: Tree,
+    /// What is not converted, because it cannot be understood.
+    pub(super) notes: Vec<Note>,
 }
 
 impl Given {
-    /// The value of a flag that takes one, or draino's default.
-    pub(super) fn text(&self, name: &str) -> &str {
-        let default = FLAGS.iter().find(|flag| flag.0 == name).map_or("", |flag| flag.1);
-        self.flags.get(name).and_then(|values| values.last()).map_or(default, String::as_str)
+    /// The value of a flag, the last one if there are several.
+    pub(super) fn word(&self, name: &str) -> Option<&Word> {
+        self.flags.get(name).and_then(|values| values.last())
     }
 
-    /// The values of a flag that takes many.
-    pub(super) fn many(&self, name: &str) -> &[String] {
+    /// The values of a flag.
+    pub(super) fn many(&self, name: &str) -> &[Word] {
         self.flags.get(name).map(Vec::as_slice).unwrap_or_default()
     }
 
     /// Whether a flag without a value is on.
     pub(super) fn is_on(&self, name: &str) -> bool {
-        self.text(name) == "true"
+        self.word(name).is_some_and(|word| word.text == "true")
     }
 
     /// Whether it was given at all.
+    #[cfg(test)]
     pub(super) fn has(&self, name: &str) -> bool {
         self.flags.contains_key(name)
     }
+
+    /// All flags that were given, in the order of the table.
+    pub(super) fn flags(&self) -> impl Iterator<Item = (&'static Flag, &[Word])> {
+        FLAGS.iter().filter_map(|flag| Some((flag, self.flags.get(flag.name)?.as_slice())))
+    }
 }
 
-/// Reads draino's arguments. The error says all that is wrong with them.
-pub(super) fn parse(arguments: &[String]) -> Result<Given, String> {
-    let mut given = Given::default();
-    let mut wrong = Vec::new();
-    let mut rest = arguments.iter().peekable();
+/// Whether this names the program, and is no argument.
+pub(super) fn is_program(word: &str) -> bool {
+    let name = word.rsplit('/').next().unwrap_or(word);
+    let name = name.split([':', '@']).next().unwrap_or(name);
+    name == "draino"
+}
+
+/// Reads draino's arguments and variables.
+pub(super) fn parse(source: &Source) -> Given {
+    let mut given = Given { notes: source.notes.clone(), ..Given::default() };
+    if source.image.contains("amis/draino") {
+        given.tree = Tree::Getamis;
+    } else if source.image.to_ascii_lowercase().contains("datadog") {
+        given.tree = Tree::DataDog;
+    }
+    let mut rest = source.words.iter().peekable();
+    // A command that was copied begins with the program, or the image and the program.
+    while rest.next_if(|word| is_program(&word.text)).is_some() {}
     let mut only_conditions = false;
-    while let Some(argument) = rest.next() {
-        if only_conditions || !argument.starts_with('-') || argument == "-" {
-            given.conditions.push(argument.clone());
+    while let Some(word) = rest.next() {
+        let text = word.text.as_str();
+        if only_conditions || !text.starts_with('-') || text == "-" {
+            if !text.trim().is_empty() {
+                given.conditions.push(word.clone());
+            }
             continue;
         }
-        if argument == "--" {
+        if text == "--" {
             only_conditions = true;
             continue;
         }
-        let (written, value) = match argument.split_once('=') {
+        let (written, value) = match text.split_once('=') {
             Some((written, value)) => (written, Some(value.to_owned())),
-            None => (argument.as_str(), None),
+            None => (text, None),
         };
-        let Some((name, takes, on)) = flag(written) else {
-            wrong.push(format!("draino has no flag {written}; see draino --help"));
+        let Some((flag, on)) = lookup(written) else {
+            let mut why =
+                "no draino that is known has this flag; check how it is spelled".to_owned();
+            if value.is_none()
+                && let Some(next) = rest.peek().filter(|next| !next.text.starts_with('-'))
+            {
+                why = format!("{why}. If {:?} is its value, it is no condition", next.text);
+            }
+            given.notes.push(Note::new(written, &word.origin, why));
             continue;
         };
-        let value = match (takes, value) {
+        let value = match (flag.takes, value) {
             (Takes::Nothing, None) => on.to_string(),
-            (Takes::Nothing, Some(_)) => {
-                wrong.push(format!("{written} takes no value; write {written} or --no-{name}"));
-                continue;
-            }
+            (Takes::Nothing, Some(value)) => match value.as_str() {
+                "true" | "false" if on => value,
+                _ => {
+                    let why = format!("it takes no value but true or false; write --{}", flag.name);
+                    given.notes.push(Note::new(text, &word.origin, why));
+                    continue;
+                }
+            },
             (_, Some(value)) => value,
             (_, None) => {
-                let Some(value) = rest.next_if(|next| !next.starts_with('-')) else {
-                    wrong.push(format!("{written} has no value; write {written}=VALUE"));
+                let Some(value) = rest.next_if(|next| !next.text.starts_with('-')) else {
+                    let why = format!("it has no value; write {written}=VALUE");
+                    given.notes.push(Note::new(written, &word.origin, why));
                     continue;
                 };
-                value.clone()
+                value.text.clone()
             }
         };
-        let values = given.flags.entry(name).or_default();
-        if takes == Takes::Text && !values.is_empty() {
-            wrong.push(format!("{written} is given twice; give it once"));
+        given.tree = given.tree.max(flag.tree);
+        let value = Word { text: value, origin: word.origin.clone() };
+        let values = given.flags.entry(flag.name).or_default();
+        if flag.takes == Takes::Text && !values.is_empty() {
+            let why = "it is given twice; the last one counts here, draino refuses to start";
+            given.notes.push(Note::new(written, &word.origin, why));
         }
         values.push(value);
     }
-    if wrong.is_empty() { Ok(given) } else { Err(wrong.join("; also ")) }
+    variables(source, &mut given);
+    expanded(source, &mut given);
+    given
 }
 
-/// The flag that is written so, what follows it, and whether it is switched on.
-fn flag(written: &str) -> Option<(&'static str, Takes, bool)> {
+/// The flag that is written so, and whether it is switched on.
+fn lookup(written: &str) -> Option<(&'static Flag, bool)> {
     let name = match written {
         "-d" => "debug",
         "-h" => "help",
         _ => written.strip_prefix("--")?,
     };
-    let find = |name: &str| FLAGS.iter().find(|flag| flag.0 == name);
-    if let Some(&(name, _, takes)) = find(name) {
-        return Some((name, takes, true));
+    if let Some(flag) = find(name) {
+        return Some((flag, true));
     }
-    let &(name, _, takes) = find(name.strip_prefix("no-")?)?;
-    (takes == Takes::Nothing).then_some((name, takes, false))
+    let flag = find(name.strip_prefix("no-")?)?;
+    (flag.takes == Takes::Nothing).then_some((flag, false))
+}
+
+/// Each flag can come from a variable too, unless it is given.
+fn variables(source: &Source, given: &mut Given) {
+    for (name, word) in &source.variables {
+        let Some(rest) = name.strip_prefix("DRAINO_") else { continue };
+        let Some(flag) = find(&rest.to_ascii_lowercase().replace('_', "-")) else {
+            let why = "no draino that is known reads this variable";
+            given.notes.push(Note::new(name, &word.origin, why));
+            continue;
+        };
+        if given.flags.contains_key(flag.name) {
+            continue;
+        }
+        let origin = format!("{name}, {}", word.origin);
+        let values: Vec<_> = match flag.takes {
+            Takes::Many => word.text.lines().collect(),
+            _ => vec![word.text.as_str()],
+        };
+        let values =
+            values.into_iter().map(|text| Word { text: text.to_owned(), origin: origin.clone() });
+        given.tree = given.tree.max(flag.tree);
+        given.flags.insert(flag.name, values.collect());
+    }
+}
+
+/// Puts the values of variables where `$(NAME)` stands for them, as the kubelet does.
+fn expanded(source: &Source, given: &mut Given) {
+    let mut unknown = Vec::new();
+    let mut expand = |word: &mut Word, matters: bool| {
+        for (name, value) in &source.variables {
+            word.text = word.text.replace(&format!("$({name})"), &value.text);
+        }
+        let rest = word.text.split_once("$(").and_then(|(_, rest)| rest.split_once(')'));
+        if let Some((name, _)) = rest
+            && matters
+        {
+            let why = format!("the value of {name} is not in the file; write it here");
+            unknown.push(Note::new(word.text.clone(), &word.origin, why));
+        }
+    };
+    for (name, words) in &mut given.flags {
+        let matters = find(name).is_some_and(|flag| flag.fate == Fate::Setting);
+        for word in words {
+            expand(word, matters);
+        }
+    }
+    for word in &mut given.conditions {
+        expand(word, true);
+    }
+    given.notes.append(&mut unknown);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn read(arguments: &[&str]) -> Result<Given, String> {
-        let arguments: Vec<_> = arguments.iter().map(|&argument| argument.to_owned()).collect();
-        parse(&arguments)
+    fn read(arguments: &[&str]) -> Given {
+        let words = arguments.iter().enumerate().map(|(index, text)| Word {
+            text: (*text).to_owned(),
+            origin: format!("argument {}", index + 1),
+        });
+        parse(&Source { words: words.collect(), ..Source::default() })
+    }
+
+    fn texts(words: &[Word]) -> Vec<&str> {
+        words.iter().map(|word| word.text.as_str()).collect()
     }
 
     #[test]
@@ -155,57 +260,111 @@ mod tests {
             "--no-evict-daemonset-pods",
             "--evict-emptydir-pods",
             "--no-evict-emptydir-pods",
+            "--dry-run=false",
+            "--evict-unreplicated-pods=true",
             "--",
             "--Odd",
         ]);
-        let given = given.unwrap();
+        assert_eq!(given.notes, []);
         assert!(given.is_on("debug") && given.is_on("skip-drain"));
         assert!(!given.is_on("evict-daemonset-pods") && !given.is_on("evict-emptydir-pods"));
-        assert_eq!(given.text("drain-buffer"), "5m");
-        assert_eq!(given.many("node-label"), ["a=b", "c="]);
-        assert_eq!(given.conditions, ["KernelDeadlock", "--Odd"]);
+        assert!(given.has("dry-run") && !given.is_on("dry-run"));
+        assert!(given.is_on("evict-unreplicated-pods"));
+        assert_eq!(given.word("drain-buffer").unwrap().text, "5m");
+        assert_eq!(given.word("drain-buffer").unwrap().origin, "argument 2");
+        assert_eq!(texts(given.many("node-label")), ["a=b", "c="]);
+        assert_eq!(texts(&given.conditions), ["KernelDeadlock", "--Odd"]);
         assert!(given.has("debug") && !given.has("listen"));
+        assert_eq!(given.tree, Tree::Planetlabs);
     }
 
     #[test]
-    fn what_is_not_given_has_the_default_of_draino() {
-        let given = read(&["A"]).unwrap();
-        assert_eq!(given.text("max-grace-period"), "8m0s");
-        assert_eq!(given.text("eviction-headroom"), "30s");
-        assert_eq!(given.text("drain-buffer"), "10m0s");
-        assert_eq!(given.text("node-label-expr"), "");
-        assert!(!given.is_on("dry-run"));
-    }
-
-    #[test]
-    fn every_flag_of_draino_is_known() {
-        for (name, _, takes) in FLAGS {
-            let argument = match takes {
-                Takes::Nothing => format!("--{name}"),
-                _ => format!("--{name}=x"),
+    fn every_flag_of_every_tree_is_known() {
+        for flag in FLAGS {
+            let argument = match flag.takes {
+                Takes::Nothing => format!("--{}", flag.name),
+                _ => format!("--{}=x", flag.name),
             };
-            assert!(read(&[&argument]).unwrap().has(name), "{name}");
+            let given = read(&[&argument]);
+            assert!(given.has(flag.name) && given.notes.is_empty(), "{argument}");
+            assert_eq!(given.tree, flag.tree, "{argument}");
         }
     }
 
     #[test]
-    fn all_that_is_wrong_is_named() {
-        let error = read(&[
+    fn the_program_is_no_condition() {
+        for start in
+            [&["draino"][..], &["/draino"], &["./bin/draino"], &["planetlabs/draino:1", "/draino"]]
+        {
+            let given = read(&[start, &["--debug", "A", "draino-condition"]].concat());
+            assert_eq!(texts(&given.conditions), ["A", "draino-condition"], "{start:?}");
+        }
+        assert_eq!(texts(&read(&["A", "draino"]).conditions), ["A", "draino"], "only at the start");
+    }
+
+    #[test]
+    fn all_that_cannot_be_understood_is_named_and_the_rest_is_read() {
+        let given = read(&[
             "--nonsense=1",
             "-x",
             "--no-listen",
-            "--skip-drain=true",
+            "--skip-drain=yes",
             "--drain-buffer",
+            "--listen=a",
+            "--listen=b",
+            "--unknown",
+            "A",
             "--node-label",
         ]);
-        let expected = "draino has no flag --nonsense; see draino --help; also draino has no flag \
-                        -x; see draino --help; also draino has no flag --no-listen; see draino \
-                        --help; also --skip-drain takes no value; write --skip-drain or \
-                        --no-skip-drain; also --drain-buffer has no value; write \
-                        --drain-buffer=VALUE; also --node-label has no value; write \
-                        --node-label=VALUE";
-        assert_eq!(error.unwrap_err(), expected);
-        let error = read(&["--listen=a", "--listen=b"]).unwrap_err();
-        assert_eq!(error, "--listen is given twice; give it once");
+        let notes: Vec<_> = given.notes.iter().map(|note| (&*note.what, &*note.origin)).collect();
+        let expected = [
+            ("--nonsense", "argument 1"),
+            ("-x", "argument 2"),
+            ("--no-listen", "argument 3"),
+            ("--skip-drain=yes", "argument 4"),
+            ("--drain-buffer", "argument 5"),
+            ("--listen", "argument 7"),
+            ("--unknown", "argument 8"),
+            ("--node-label", "argument 10"),
+        ];
+        assert_eq!(notes, expected);
+        assert!(given.notes[6].why.contains("If \"A\" is its value"), "{:?}", given.notes[6]);
+        assert_eq!(texts(&given.conditions), ["A"]);
+    }
+
+    #[test]
+    fn variables_give_flags_that_are_not_given_and_stand_in_for_names() {
+        let word = |text: &str| Word { text: text.to_owned(), origin: "f:1".to_owned() };
+        let source = Source {
+            words: vec![word("--drain-buffer=5m"), word("$(CONDITION)"), word("--listen=$(X)")],
+            variables: [
+                ("DRAINO_DRAIN_BUFFER", "1m"),
+                ("DRAINO_SKIP_DRAIN", "true"),
+                ("DRAINO_NODE_LABEL", "a=b\nc=d"),
+                ("DRAINO_NONSENSE", "1"),
+                ("CONDITION", "KernelDeadlock"),
+                ("DRAINO_NODE_LABEL_EXPR", "$(MISSING)"),
+            ]
+            .map(|(name, text)| (name.to_owned(), word(text)))
+            .to_vec(),
+            ..Source::default()
+        };
+        let given = parse(&source);
+        assert_eq!(given.word("drain-buffer").unwrap().text, "5m", "a flag comes first");
+        assert!(given.is_on("skip-drain"));
+        assert_eq!(given.word("skip-drain").unwrap().origin, "DRAINO_SKIP_DRAIN, f:1");
+        assert_eq!(texts(given.many("node-label")), ["a=b", "c=d"]);
+        assert_eq!(texts(&given.conditions), ["KernelDeadlock"]);
+        let notes: Vec<_> = given.notes.iter().map(|note| &*note.what).collect();
+        assert_eq!(notes, ["DRAINO_NONSENSE", "$(MISSING)"]);
+    }
+
+    #[test]
+    fn an_image_tells_whose_draino_it_is() {
+        let tree =
+            |image: &str| parse(&Source { image: image.to_owned(), ..Source::default() }).tree;
+        assert_eq!(tree("quay.io/amis/draino:v0.2.0"), Tree::Getamis);
+        assert_eq!(tree("registry/DataDog/draino"), Tree::DataDog);
+        assert_eq!(tree("planetlabs/draino:450a853"), Tree::Planetlabs);
     }
 }

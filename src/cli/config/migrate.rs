@@ -1,51 +1,523 @@
-//! A configuration file that does what draino does, with a comment wherever it does not.
+//! A configuration file that does what draino does, with the origin of each setting, and a comment
+//! wherever the two differ.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use super::draino::Given;
+use super::draino::{Given, Note, Source, Word, parse};
+use super::flags::{Fate, Takes, Tree};
 use crate::config::protection;
 use crate::drain::{
-    ConditionRule, DURATION_REMEDY, LabelExpr, format_conditions, format_duration, parse_duration,
+    ConditionRule, DURATION_REMEDY, LabelExpr, SyntaxError, format_conditions, format_duration,
+    is_label_key, parse_duration,
 };
 use crate::model::ConditionStatus;
 
-/// The file for what was given to draino. The error says all that is wrong with it.
-pub(super) fn file(given: &Given) -> Result<String, String> {
-    let mut wrong = Vec::new();
-    let text = written(given, &mut wrong);
-    if wrong.is_empty() { Ok(text) } else { Err(wrong.join("; also ")) }
+/// A file, and what is not in it.
+#[derive(Debug, Default)]
+pub(super) struct Migration {
+    /// The file. Empty if nothing can be made of what was given.
+    pub(super) file: String,
+    /// Whatever was not converted.
+    pub(super) notes: Vec<Note>,
 }
 
-fn written(given: &Given, wrong: &mut Vec<String>) -> String {
-    for (name, remedy) in [
-        ("help", "leave it out"),
-        ("version", "leave it out"),
-        ("dry-run", "leave it out: a file cannot say it, and `ostrakon run` would drain"),
-    ] {
-        if given.is_on(name) {
-            wrong.push(format!("--{name} makes no policy; {remedy}"));
-        }
+/// The file for these drainos, a policy for each.
+pub(super) fn migrate(sources: &[Source], honoured: &[Note], not_honoured: &[Note]) -> Migration {
+    let mut names = BTreeSet::new();
+    let mut policies = Writer::default();
+    let mut head = Writer::default();
+    let mut notes = Vec::new();
+    for source in sources {
+        let given = parse(source);
+        let mut policy = Conversion { given: &given, notes: given.notes.clone() };
+        let text = policy.written(&unused(&source.name, &mut names), source);
+        policies.text.push_str(&text);
+        notes.append(&mut policy.notes);
     }
-    let rules = conditions(given, wrong);
-    let expression = expression(given, wrong);
-    let grace = duration(given, "max-grace-period", wrong);
-    let headroom = duration(given, "eviction-headroom", wrong);
-    let buffer = duration(given, "drain-buffer", wrong);
-    if grace < Duration::from_secs(1) {
-        wrong.push("--max-grace-period is less than a second; give more".to_owned());
+    for note in honoured {
+        head.say(0, &format!("{} ({}): {}.", note.what, note.origin, note.why));
     }
-    for text in given.many("protected-pod-annotation") {
-        if let Err(error) = protection(text) {
-            wrong.push(format!("--protected-pod-annotation: {error}"));
-        }
+    notes.extend(not_honoured.iter().cloned());
+    for note in &notes {
+        head.say(0, &format!("Not converted: {} ({}): {}.", note.what, note.origin, note.why));
+    }
+    if policies.text.is_empty() {
+        return Migration { file: String::new(), notes };
     }
     let mut file = Writer::default();
-    file.say(0, &format!("What draino does for {}, and where ostrakon differs.", list(&rules)));
-    elsewhere(given, &mut file);
+    file.say(0, "Made of what draino was told. Each setting says where it came from.");
+    file.text.push_str(&head.text);
     file.line(0, "drainPolicies:");
-    file.line(1, "- name: draino");
-    file.blank();
+    file.text.push_str(&policies.text);
+    Migration { file: file.text, notes }
+}
+
+/// A name for a policy that no other has.
+fn unused(wanted: &str, names: &mut BTreeSet<String>) -> String {
+    let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' };
+    let wanted: String = wanted.chars().map(plain).take(55).collect();
+    let wanted = if wanted.is_empty() { "draino".to_owned() } else { wanted };
+    let mut name = wanted.clone();
+    let mut number = 1;
+    while !names.insert(name.clone()) {
+        number += 1;
+        name = format!("{wanted}-{number}");
+    }
+    name
+}
+
+/// A kind of controllers, and its group unless it is any.
+type Controller = (String, Option<String>);
+
+/// What becomes of one draino.
+struct Conversion<'a> {
+    given: &'a Given,
+    notes: Vec<Note>,
+}
+
+impl Conversion<'_> {
+    /// Puts down what is not converted.
+    fn lost(&mut self, what: impl Into<String>, word: &Word, why: impl Into<String>) {
+        self.notes.push(Note::new(what, &word.origin, why));
+    }
+
+    /// The policy; empty if there is no condition.
+    fn written(&mut self, name: &str, source: &Source) -> String {
+        let given = self.given;
+        let rules = self.conditions();
+        for (flag, words) in given.flags() {
+            // A flag that is switched off says nothing.
+            let on =
+                words.iter().filter(|word| flag.takes != Takes::Nothing || word.text != "false");
+            if let Fate::Nothing(why) = flag.fate {
+                let whose = match flag.tree {
+                    Tree::Planetlabs => String::new(),
+                    tree => format!(" of {}", tree.name()),
+                };
+                on.for_each(|word| self.lost(format!("--{}{whose}", flag.name), word, why));
+            }
+        }
+        if rules.is_empty() {
+            let why = "there are no conditions left, so it makes no policy; name at least one, such \
+                       as KernelDeadlock";
+            let what = if source.what.is_empty() { "the arguments" } else { &source.what };
+            self.notes.push(Note::new(what, &source.origin, why));
+            return String::new();
+        }
+        let mut file = Writer::default();
+        file.line(1, &format!("- name: {}", quoted(name)));
+        if !source.what.is_empty() {
+            file.say(2, &format!("From {} ({}).", source.what, source.origin));
+        }
+        let rules_only: Vec<_> = rules.iter().map(|(rule, _)| rule.clone()).collect();
+        file.say(
+            2,
+            &format!(
+                "What {} does for {}, and where ostrakon differs.",
+                given.tree.name(),
+                format_conditions(&rules_only).replace(';', " or ")
+            ),
+        );
+        for (flag, words) in given.flags() {
+            if let (Fate::Elsewhere(remedy), Some(word)) = (flag.fate, words.last()) {
+                file.say(
+                    2,
+                    &format!(
+                        "Not a part of this file: --{} ({}); {remedy}.",
+                        flag.name, word.origin
+                    ),
+                );
+            }
+        }
+        file.blank();
+        write_conditions(&rules, &mut file);
+        self.nodes(&mut file);
+        self.pods(&mut file);
+        self.pace(&mut file);
+        self.drain(&mut file);
+        file.text
+    }
+
+    fn conditions(&mut self) -> Vec<(ConditionRule, Word)> {
+        let mut rules: Vec<(ConditionRule, Word)> = Vec::new();
+        let flagged = self.given.many("node-conditions").iter();
+        let words: Vec<Word> = self.given.conditions.iter().chain(flagged).cloned().collect();
+        for word in words {
+            // A list in one flag is a single type to draino, which no node has.
+            let parts: Vec<&str> = match word.text.split_once('=') {
+                None if word.text.contains(',') => word.text.split(',').map(str::trim).collect(),
+                _ => vec![word.text.as_str()],
+            };
+            if parts.len() > 1 {
+                let why = "draino takes it for one condition; it is taken for several here";
+                self.lost(&word.text, &word, why);
+            }
+            for part in parts {
+                let Some(rule) = self.condition(part, &word) else { continue };
+                // The lower age decides, as with draino.
+                let same = |(it, _): &&mut (ConditionRule, Word)| {
+                    it.kind == rule.kind && it.status == rule.status
+                };
+                match rules.iter_mut().find(same) {
+                    Some((other, _)) => other.min_age = other.min_age.min(rule.min_age),
+                    None => rules.push((rule, word.clone())),
+                }
+            }
+        }
+        rules
+    }
+
+    fn condition(&mut self, text: &str, word: &Word) -> Option<ConditionRule> {
+        if let Some((kind, details)) = text.split_once('=')
+            && details.trim_start().starts_with('{')
+        {
+            return self.detailed(kind, details, word);
+        }
+        if let Some(kind) = text.strip_suffix("=True")
+            && kind != "Ready"
+            && let Ok(kind) = ConditionRule::kind(kind)
+        {
+            let why = "draino ends with a panic for want of a minimum age; it is taken for 0s here";
+            self.lost(text, word, why);
+            return Some(ConditionRule::new(kind, ConditionStatus::True, Duration::ZERO));
+        }
+        match ConditionRule::parse(text) {
+            Ok(rule) => Some(rule),
+            Err(error) => {
+                self.lost(format!("condition {text:?}"), word, in_short(&error));
+                None
+            }
+        }
+    }
+
+    /// `Type={"delay": "6h", …}`, as `DataDog`'s draino has it.
+    fn detailed(&mut self, kind: &str, details: &str, word: &Word) -> Option<ConditionRule> {
+        let what = format!("condition {:?}", format!("{kind}={details}"));
+        let Ok(details) = serde_json::from_str::<serde_json::Map<_, _>>(details) else {
+            self.lost(what, word, "what follows = is not JSON; write Type={\"delay\":\"10m\"}");
+            return None;
+        };
+        let text = |key: &str| details.get(key).and_then(serde_json::Value::as_str);
+        let status = ConditionStatus::parse(text("conditionStatus").unwrap_or("True"));
+        let min_age = parse_duration(text("delay").unwrap_or("0s"));
+        let (Ok(kind), Some(status), Some(min_age)) = (ConditionRule::kind(kind), status, min_age)
+        else {
+            self.lost(what, word, "its type, conditionStatus or delay cannot be understood");
+            return None;
+        };
+        let rest =
+            details.keys().filter(|key| !["conditionStatus", "delay"].contains(&key.as_str()));
+        let rest: Vec<_> = rest.map(String::as_str).collect();
+        if !rest.is_empty() {
+            let why = "conditions have no such settings: drains go by who waits longest, spaced by \
+                       pace.spacing";
+            self.lost(format!("{} of condition {kind}", rest.join(", ")), word, why);
+        }
+        Some(ConditionRule::new(kind, status, min_age))
+    }
+
+    fn nodes(&mut self, file: &mut Writer) {
+        let terms = self.given.many("node-label");
+        let word = self.given.word("node-label-expr").filter(|word| !word.text.trim().is_empty());
+        let (name, origin, expression) = match (terms, word) {
+            ([], None) => ("node-label-expr", None, Ok(LabelExpr::default())),
+            ([], Some(word)) => ("node-label-expr", Some(word), LabelExpr::parse(&word.text)),
+            ([first, ..], other) => {
+                if let Some(word) = other {
+                    let why =
+                        "draino takes --node-label or this, not both; --node-label counts here";
+                    self.lost("--node-label-expr", word, why);
+                }
+                let texts: Vec<_> = terms.iter().map(|word| &word.text).collect();
+                ("node-label", Some(first), LabelExpr::from_terms(&texts))
+            }
+        };
+        file.blank();
+        file.say(
+            2,
+            "The same nodes. A node that is selected no more is uncordoned when its conditions are \
+             over, where draino forgets it.",
+        );
+        match (expression, origin) {
+            (Ok(expression), origin) => {
+                let from = origin.map(|word| format!("--{name}, {}", word.origin));
+                let line = format!("nodeLabelExpression: {}", quoted(&expression.to_string()));
+                file.setting(2, &line, from.as_deref());
+            }
+            (Err(error), origin) => {
+                let why = format!(
+                    "{}. Until it is corrected, the policy is for no node",
+                    in_short(&error)
+                );
+                if let Some(word) = origin {
+                    self.lost(format!("--{name}={}", word.text), word, why);
+                }
+                file.say(2, "It could not be converted, so no node is selected.");
+                file.line(2, "nodeLabelExpression: \"false\"");
+            }
+        }
+    }
+
+    fn pods(&mut self, file: &mut Writer) {
+        file.blank();
+        file.say(
+            2,
+            "The same pods. Beside safe-to-evict=false the other annotations of cluster-autoscaler are \
+             honoured too.",
+        );
+        file.line(2, "pods:");
+        let left = self.left_controllers();
+        for (key, name, kind) in [
+            ("evictDaemonSet", "evict-daemonset-pods", Some("DaemonSet")),
+            ("evictStatefulSet", "evict-statefulset-pods", Some("StatefulSet")),
+            ("evictEmptyDir", "evict-emptydir-pods", None),
+            ("evictUnreplicated", "evict-unreplicated-pods", Some("")),
+        ] {
+            let flag = self.given.word(name);
+            let by_kind = kind.filter(|_| left.is_some() && flag.is_none());
+            if let (Some(kind), Some((kinds, word))) = (by_kind, &left) {
+                let evict = !kinds.iter().any(|(it, group)| it == kind && group.is_none());
+                let from = format!("--do-not-evict-pod-controlled-by, {}", word.origin);
+                file.setting(3, &format!("{key}: {evict}"), Some(&from));
+            } else {
+                let from = flag.map(|word| format!("--{name}, {}", word.origin));
+                file.setting(3, &format!("{key}: {}", self.given.is_on(name)), from.as_deref());
+            }
+        }
+        if let Some(word) = self.given.word("ignore-safe-to-evict-annotation") {
+            let from = format!("--ignore-safe-to-evict-annotation, {}", word.origin);
+            file.setting(3, &format!("honourSafeToEvict: {}", word.text != "true"), Some(&from));
+        }
+        if let Some((kinds, word)) = &left {
+            let own = |(kind, group): &&Controller| {
+                group.is_some() || !["", "DaemonSet", "StatefulSet"].contains(&kind.as_str())
+            };
+            let kinds: Vec<_> = kinds.iter().filter(own).collect();
+            if !kinds.is_empty() {
+                let from = format!("--do-not-evict-pod-controlled-by, {}", word.origin);
+                file.setting(3, "leaveControllers:", Some(&from));
+            }
+            for (kind, group) in kinds {
+                let group = group.as_ref().map(|group| format!(", group: {}", quoted(group)));
+                let group = group.unwrap_or_default();
+                file.line(4, &format!("- {{kind: {}{group}}}", quoted(kind)));
+            }
+        }
+        let mut protections = Vec::new();
+        for word in self.given.many("protected-pod-annotation") {
+            match protection(&word.text) {
+                Ok(_) => protections.push(word),
+                Err(error) => {
+                    self.lost("--protected-pod-annotation", word, in_short(&error));
+                }
+            }
+        }
+        if protections.is_empty() {
+            file.line(3, "protectedAnnotations: []");
+        } else {
+            file.line(3, "protectedAnnotations:");
+        }
+        for word in protections {
+            let from = format!("--protected-pod-annotation, {}", word.origin);
+            file.setting(4, &format!("- {}", quoted(&word.text)), Some(&from));
+        }
+    }
+
+    /// Kinds of controllers, with their groups, whose pods are left; `None` if nothing is said.
+    fn left_controllers(&self) -> Option<(Vec<Controller>, Word)> {
+        let words = self.given.many("do-not-evict-pod-controlled-by");
+        let first = words.first()?.clone();
+        let kinds = words.iter().flat_map(|word| word.text.split(','));
+        let kinds = kinds.map(|text| {
+            let (kind, group) = match text.trim().split_once('.') {
+                Some((kind, group)) => (kind, Some(group)),
+                None => (text.trim(), None),
+            };
+            // kind[[.version].group]: a version is v1, v1beta1 and the like.
+            let is_version = |part: &str| {
+                part.strip_prefix('v')
+                    .is_some_and(|it| it.starts_with(|c: char| c.is_ascii_digit()))
+            };
+            let group = group.unwrap_or_default().split('.').filter(|part| !is_version(part));
+            let group = Some(group.collect::<Vec<_>>().join(".")).filter(|group| !group.is_empty());
+            let kind = match kind {
+                "DaemonSets" | "StatefulSets" => kind.trim_end_matches('s'),
+                kind => kind,
+            };
+            // These two are of one group only.
+            let own =
+                ["DaemonSet", "StatefulSet"].contains(&kind) && group.as_deref() == Some("apps");
+            (kind.to_owned(), group.filter(|_| !own))
+        });
+        Some((kinds.collect(), first))
+    }
+
+    fn pace(&mut self, file: &mut Writer) {
+        file.blank();
+        file.say(
+            2,
+            "The buffer is two settings: notice lies between a node's cordon and its drain, which \
+             draino has at 11 s whatever its buffer, and spacing between two drains. The place of a \
+             drain that is cancelled is free again. Draino cordons any number of nodes; a cap such as \
+             25% is worth having.",
+        );
+        file.line(2, "pace:");
+        let (notice, from) = self.duration("wait-before-draining", "11s");
+        file.setting(3, &format!("notice: {}", format_duration(notice)), from.as_deref());
+        let (buffer, from) = self.duration("drain-buffer", "10m0s");
+        file.setting(3, &format!("spacing: {}", format_duration(buffer)), from.as_deref());
+        let mut caps = Vec::new();
+        if let Some(word) = self.given.word("dry-run").filter(|word| word.text == "true") {
+            caps.push(("- limit: 1".to_owned(), "dry-run", word));
+        }
+        let limit = |text: &str| {
+            let number = text.strip_suffix('%').unwrap_or(text).parse::<u32>().ok();
+            number.is_some_and(|it| it > 0 && (it <= 100 || !text.ends_with('%')))
+        };
+        let mut wrong = Vec::new();
+        for word in self.given.many("max-simultaneous-cordon") {
+            if limit(&word.text) {
+                caps.push((format!("- limit: {}", word.text), "max-simultaneous-cordon", word));
+            } else {
+                wrong.push(("--max-simultaneous-cordon", word, "it is no number or percentage"));
+            }
+        }
+        let name = "max-simultaneous-cordon-for-labels";
+        for word in self.given.many(name) {
+            match word.text.split(',').collect::<Vec<_>>()[..] {
+                [number, key] if limit(number) && is_label_key(key) => {
+                    let line = format!("- {{limit: {number}, perLabel: {}}}", quoted(key));
+                    caps.push((line, name, word));
+                }
+                [number, _, _, ..] if limit(number) => {
+                    let why =
+                        "a cap counts by one label; label the nodes with what both say together";
+                    wrong.push(("--max-simultaneous-cordon-for-labels", word, why));
+                }
+                _ => {
+                    let why = "it is not a number or percentage, and a label";
+                    wrong.push(("--max-simultaneous-cordon-for-labels", word, why));
+                }
+            }
+        }
+        for (what, word, why) in wrong {
+            self.lost(format!("{what}={}", word.text), word, why);
+        }
+        file.line(3, if caps.is_empty() { "caps: []" } else { "caps:" });
+        for (line, name, word) in caps {
+            file.setting(4, &line, Some(&format!("--{name}, {}", word.origin)));
+        }
+    }
+
+    fn drain(&mut self, file: &mut Writer) {
+        let getamis = self.given.tree == Tree::Getamis;
+        let (grace, headroom) = if getamis { ("1m0s", "10m0s") } else { ("8m0s", "30s") };
+        let (headroom, headroom_from) = self.duration("eviction-headroom", headroom);
+        file.blank();
+        if self.given.tree == Tree::DataDog && self.given.word("max-grace-period").is_none() {
+            let (least, from) = self.duration("min-eviction-timeout", "8m0s");
+            file.say(
+                2,
+                "Each pod has its own grace, and the drain has the longest of them and the headroom.",
+            );
+            let headroom = least.saturating_add(headroom);
+            let from = match (from, headroom_from) {
+                (Some(least), Some(headroom)) => Some(format!("{least}; {headroom}")),
+                (least, headroom) => least.or(headroom),
+            };
+            file.setting(2, &format!("headroom: {}", format_duration(headroom)), from.as_deref());
+        } else {
+            let (mut grace, grace_from) = self.duration("max-grace-period", grace);
+            if let Some(word) = self.given.word("max-grace-period")
+                && grace < Duration::from_secs(1)
+            {
+                self.lost("--max-grace-period", word, "it is less than a second; it is 1s here");
+                grace = Duration::from_secs(1);
+            }
+            file.say(
+                2,
+                "A pod that asks for less than the maximum keeps its own grace, and so does one that \
+                 asks for none, which draino gives the maximum. One that asks for more is cut short, \
+                 as by draino; leave maxGracePeriod out to give each pod its own.",
+            );
+            let line = format!("maxGracePeriod: {}", format_duration(grace));
+            file.setting(2, &line, grace_from.as_deref());
+            let line = format!("headroom: {}", format_duration(headroom));
+            file.setting(2, &line, headroom_from.as_deref());
+            let deadline = grace.saturating_add(headroom).max(Duration::from_secs(1));
+            let line = format!("deadline: {}", format_duration(deadline));
+            file.setting(2, &line, Some("the grace and the headroom"));
+        }
+        file.blank();
+        file.say(
+            2,
+            "Draino drains though the condition is over or a person has uncordoned the node; ostrakon \
+             asks again before each step, and stops.",
+        );
+        file.line(2, "stopWhenClear: true");
+        file.blank();
+        self.retry(file);
+        file.blank();
+        if let Some(word) = self.given.word("skip-drain").filter(|word| word.text == "true") {
+            file.say(2, "No drain is claimed, where draino reports one.");
+            file.setting(2, "drain: false", Some(&format!("--skip-drain, {}", word.origin)));
+        } else if let Some(word) = self.given.word("dry-run").filter(|word| word.text == "true") {
+            file.say(2, "A file cannot say --dry-run: nodes are cordoned, one at a time.");
+            file.setting(2, "drain: false", Some(&format!("--dry-run, {}", word.origin)));
+        }
+        file.say(2, "As draino: what must stay is left, and the rest is evicted.");
+        file.line(2, "undrainable: DrainRest");
+    }
+
+    fn retry(&mut self, file: &mut Writer) {
+        let (delay, delay_from) = self.duration("retry-backoff-delay", "10m0s");
+        let attempts = self.given.word("max-drain-attempts-before-fail");
+        let read = attempts.map(|word| (word.text.parse::<u32>().ok().filter(|it| *it > 0), word));
+        if let Some((None, word)) = read {
+            self.lost(
+                "--max-drain-attempts-before-fail",
+                word,
+                "it is no number from 1; it is 8 here",
+            );
+        }
+        if self.given.tree == Tree::DataDog {
+            file.say(2, "Pauses double up to the longest, where draino's are all the same.");
+        } else {
+            file.say(
+                2,
+                "Draino never tries a failed drain again unless the node is annotated with \
+                 draino/drain-retry=true. ostrakon tries again after growing pauses; the annotation \
+                 asks for one more try, not for endless ones. Write attempts: 1 for draino's way.",
+            );
+        }
+        file.line(2, "retry:");
+        let first = delay.max(Duration::from_secs(1));
+        file.setting(3, &format!("first: {}", format_duration(first)), delay_from.as_deref());
+        file.line(3, &format!("most: {}", format_duration(first.max(Duration::from_secs(7200)))));
+        let from = attempts.map(|it| format!("--max-drain-attempts-before-fail, {}", it.origin));
+        let attempts = read.and_then(|(attempts, _)| attempts).unwrap_or(8);
+        file.setting(3, &format!("attempts: {attempts}"), from.as_deref());
+    }
+
+    /// The duration that a flag says, or draino's default, and where it came from.
+    fn duration(&mut self, name: &str, default: &str) -> (Duration, Option<String>) {
+        let default = parse_duration(default).unwrap_or_default();
+        let Some(word) = self.given.word(name) else { return (default, None) };
+        if let Some(duration) = parse_duration(&word.text) {
+            return (duration, Some(format!("--{name}, {}", word.origin)));
+        }
+        let why = format!(
+            "it is no duration; {DURATION_REMEDY}. The default of draino counts here, {}",
+            format_duration(default)
+        );
+        self.lost(format!("--{name}={}", word.text), word, why);
+        (default, None)
+    }
+}
+
+fn write_conditions(rules: &[(ConditionRule, Word)], file: &mut Writer) {
     file.say(
         2,
         "The same conditions. Unlike draino, ostrakon acts when a minimum age passes though nobody \
@@ -54,7 +526,7 @@ fn written(given: &Given, wrong: &mut Vec<String>) -> String {
          where the type of a condition has vanished.",
     );
     let dead = |it: &ConditionRule| &*it.kind == "Ready" && it.status == ConditionStatus::Unknown;
-    if rules.iter().any(dead) {
+    if rules.iter().any(|(rule, _)| dead(rule)) {
         file.say(
             2,
             "A node whose Ready is Unknown is cordoned and not drained: no pod ends there. Taint \
@@ -62,174 +534,14 @@ fn written(given: &Given, wrong: &mut Vec<String>) -> String {
         );
     }
     file.line(2, "conditions:");
-    for rule in &rules {
-        file.line(3, &format!("- {}", quoted(&rule.to_string())));
-    }
-    nodes(&expression, &mut file);
-    pods(given, &mut file);
-    pace(buffer, &mut file);
-    drain(given, grace, headroom, &mut file);
-    file.text
-}
-
-/// Flags that are no part of a policy.
-fn elsewhere(given: &Given, file: &mut Writer) {
-    for (name, remedy) in [
-        ("debug", "run with --log-level=debug"),
-        ("listen", "run with --listen=ADDR:PORT"),
-        ("kubeconfig", "run with --kubeconfig=FILE"),
-        ("master", "name the server in the kubeconfig"),
-        ("namespace", "there is no lock of draino's any more"),
-        ("leader-election-lease-duration", "there is no lock of draino's any more"),
-        ("leader-election-renew-deadline", "there is no lock of draino's any more"),
-        ("leader-election-retry-period", "there is no lock of draino's any more"),
-        ("leader-election-token-name", "there is no lock of draino's any more"),
-    ] {
-        if given.has(name) {
-            file.say(0, &format!("Not a part of this file: --{name}; {remedy}."));
-        }
+    for (rule, word) in rules {
+        file.setting(3, &format!("- {}", quoted(&rule.to_string())), Some(&word.origin));
     }
 }
 
-fn nodes(expression: &LabelExpr, file: &mut Writer) {
-    file.blank();
-    file.say(
-        2,
-        "The same nodes. A node that is selected no more is uncordoned when its conditions are \
-         over, where draino forgets it.",
-    );
-    file.line(2, &format!("nodeLabelExpression: {}", quoted(&expression.to_string())));
-}
-
-fn pods(given: &Given, file: &mut Writer) {
-    file.blank();
-    file.say(
-        2,
-        "The same pods. Beside safe-to-evict=false the other annotations of cluster-autoscaler are \
-         honoured too.",
-    );
-    file.line(2, "pods:");
-    for (key, name) in [
-        ("evictDaemonSet", "evict-daemonset-pods"),
-        ("evictStatefulSet", "evict-statefulset-pods"),
-        ("evictEmptyDir", "evict-emptydir-pods"),
-        ("evictUnreplicated", "evict-unreplicated-pods"),
-    ] {
-        file.line(3, &format!("{key}: {}", given.is_on(name)));
-    }
-    let protections = given.many("protected-pod-annotation");
-    if protections.is_empty() {
-        file.line(3, "protectedAnnotations: []");
-    } else {
-        file.line(3, "protectedAnnotations:");
-    }
-    for text in protections {
-        file.line(4, &format!("- {}", quoted(text)));
-    }
-}
-
-fn pace(buffer: Duration, file: &mut Writer) {
-    file.blank();
-    file.say(
-        2,
-        "The buffer is two settings: notice lies between a node's cordon and its drain, which \
-         draino has at 11 s whatever its buffer, and spacing between two drains. The place of a \
-         drain that is cancelled is free again. Draino cordons any number of nodes; a cap such as \
-         25% is worth having.",
-    );
-    file.line(2, "pace:");
-    file.line(3, "notice: 11s");
-    file.line(3, &format!("spacing: {}", format_duration(buffer)));
-    file.line(3, "caps: []");
-}
-
-fn drain(given: &Given, grace: Duration, headroom: Duration, file: &mut Writer) {
-    file.blank();
-    file.say(
-        2,
-        "A pod that asks for less than the maximum keeps its own grace, and so does one that asks \
-         for none, which draino gives the maximum. One that asks for more is cut short, as by \
-         draino; leave maxGracePeriod out to give each pod its own.",
-    );
-    file.line(2, &format!("maxGracePeriod: {}", format_duration(grace)));
-    file.line(2, &format!("headroom: {}", format_duration(headroom)));
-    file.line(2, &format!("deadline: {}", format_duration(grace.saturating_add(headroom))));
-    file.blank();
-    file.say(
-        2,
-        "Draino drains though the condition is over or a person has uncordoned the node; ostrakon \
-         asks again before each step, and stops.",
-    );
-    file.line(2, "stopWhenClear: true");
-    file.blank();
-    file.say(
-        2,
-        "Draino never tries a failed drain again unless the node is annotated with \
-         draino/drain-retry=true. ostrakon tries again after growing pauses; the annotation asks \
-         for one more try, not for endless ones. Write attempts: 1 for draino's way.",
-    );
-    file.line(2, "retry:");
-    file.line(3, "first: 10m");
-    file.line(3, "most: 2h");
-    file.line(3, "attempts: 8");
-    file.blank();
-    if given.is_on("skip-drain") {
-        file.say(2, "As --skip-drain; no drain is claimed, where draino reports one.");
-        file.line(2, "drain: false");
-    } else {
-        file.say(2, "As draino: what must stay is left, and the rest is evicted.");
-    }
-    file.line(2, "undrainable: DrainRest");
-}
-
-fn conditions(given: &Given, wrong: &mut Vec<String>) -> Vec<ConditionRule> {
-    if given.conditions.is_empty() {
-        wrong.push("there are no conditions; name at least one, such as KernelDeadlock".to_owned());
-    }
-    let mut rules: Vec<ConditionRule> = Vec::new();
-    for text in &given.conditions {
-        match ConditionRule::parse(text) {
-            // The lower age decides, as with draino.
-            Ok(rule) => {
-                match rules.iter_mut().find(|it| it.kind == rule.kind && it.status == rule.status) {
-                    Some(other) => other.min_age = other.min_age.min(rule.min_age),
-                    None => rules.push(rule),
-                }
-            }
-            Err(error) => wrong.push(format!("condition {error}")),
-        }
-    }
-    rules
-}
-
-fn expression(given: &Given, wrong: &mut Vec<String>) -> LabelExpr {
-    let terms = given.many("node-label");
-    let text = given.text("node-label-expr");
-    if !terms.is_empty() && !text.is_empty() {
-        let cause = "--node-label and --node-label-expr exclude each other";
-        wrong.push(format!("{cause}; give one of them"));
-    }
-    let (name, expression) = match terms {
-        [] => ("node-label-expr", LabelExpr::parse(text)),
-        terms => ("node-label", LabelExpr::from_terms(terms)),
-    };
-    expression.unwrap_or_else(|error| {
-        wrong.push(format!("--{name}: {error}"));
-        LabelExpr::default()
-    })
-}
-
-fn duration(given: &Given, name: &str, wrong: &mut Vec<String>) -> Duration {
-    let text = given.text(name);
-    parse_duration(text).unwrap_or_else(|| {
-        wrong.push(format!("--{name}: {text:?} is no duration; {DURATION_REMEDY}"));
-        Duration::ZERO
-    })
-}
-
-/// The conditions as draino writes them on a node.
-fn list(rules: &[ConditionRule]) -> String {
-    format_conditions(rules).replace(';', " or ")
+/// A syntax error without the text, which stands beside it.
+fn in_short(error: &SyntaxError) -> String {
+    format!("column {}: {}; {}", error.column, error.cause, error.remedy)
 }
 
 /// A text in quotes, as both JSON and YAML have it.
@@ -262,12 +574,25 @@ impl Writer {
         let _ = writeln!(self.text, "{:indent$}{text}", "", indent = 2 * depth);
     }
 
+    /// A setting, and where it came from: `None` is draino's default.
+    fn setting(&mut self, depth: usize, text: &str, origin: Option<&str>) {
+        let origin = origin.unwrap_or("draino's default");
+        let origin: String = origin.chars().map(|c| if shows(c) { c } else { ' ' }).collect();
+        if 2 * depth + text.chars().count() + origin.chars().count() + 3 <= Self::WIDTH {
+            self.line(depth, &format!("{text} # {origin}"));
+        } else {
+            self.say(depth, &format!("{origin}:"));
+            self.line(depth, text);
+        }
+    }
+
     fn blank(&mut self) {
         self.text.push('\n');
     }
 
     /// A comment.
     fn say(&mut self, depth: usize, text: &str) {
+        let text: String = text.chars().map(|c| if shows(c) { c } else { ' ' }).collect();
         let mut line = String::from("#");
         for word in text.split_whitespace() {
             if line.len() + word.len() + 2 * depth >= Self::WIDTH {
@@ -279,4 +604,9 @@ impl Writer {
         }
         self.line(depth, &line);
     }
+}
+
+/// Whether a comment can have it: nothing that ends a line, or that YAML has no place for.
+fn shows(c: char) -> bool {
+    !c.is_control() && !matches!(c, '\u{2028}' | '\u{2029}' | '\u{feff}' | '\u{fffe}' | '\u{ffff}')
 }

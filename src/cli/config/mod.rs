@@ -1,23 +1,24 @@
 //! `ostrakon config`.
 
+mod check;
 mod draino;
+mod flags;
 mod migrate;
+mod source;
 
-use std::fmt::Write as _;
 use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::{Context, anyhow};
-use clap::{Args, Subcommand};
-use jiff::Timestamp;
+use clap::{Args, Subcommand, ValueEnum};
 
-use super::Usage;
+use super::{Usage, complain};
 use crate::clock::system_time;
-use crate::config::{FileError, lint, read_policies, schema};
-use crate::drain::{CapScope, Limit, NodeSelector, Policy, format_duration};
+use crate::config::{read, schema};
+use draino::{Source, Word};
+use migrate::{Migration, migrate};
 
-/// Check configuration files, and make one of draino's arguments
+/// Check configuration files, and make one of what draino was told
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
     #[command(subcommand)]
@@ -26,38 +27,74 @@ pub(super) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Say what a configuration file means, or all that is wrong with it
+    /// Say what a configuration file means, and all that is wrong with it
     ///
-    /// Prints a summary and warns of what is seldom meant. Exits with 1 if the file cannot be used.
+    /// Prints a summary and warns of what is seldom meant, each with its line, the cause and what to
+    /// write instead. Exits with 1 if the file cannot be used.
     Check {
         /// The file; - for standard input
         #[arg(value_name = "FILE")]
         file: PathBuf,
+
+        /// Form of what is printed
+        #[arg(long, short, value_enum, default_value_t)]
+        output: Output,
+
+        /// Take warnings for errors
+        #[arg(long)]
+        strict: bool,
     },
     /// Print the JSON schema of configuration files
     Schema,
-    /// Print a configuration file that does what draino does with these arguments
+    /// Print a configuration file that does what draino does
     ///
-    /// Comments in it say where the two differ. Example:
+    /// Reads draino's arguments, or files: manifests with its container (command, args and DRAINO_*
+    /// variables), or values of its Helm chart. The flags of planetlabs', getamis' and DataDog's draino
+    /// are known. The file says where each setting came from, and where the two differ. What has no
+    /// counterpart is a comment in it and a warning, and the exit code is 1. Examples:
     ///
+    ///   ostrakon config from-draino -f deployment.yaml
+    ///   kubectl -n kube-system get deployment draino -o yaml | ostrakon config from-draino -f -
     ///   ostrakon config from-draino -- --drain-buffer=5m Ready=False,10m
     #[command(verbatim_doc_comment)]
+    #[allow(clippy::doc_markdown, reason = "it is the help, too")]
     FromDraino {
+        /// Manifest or values of Helm; - for standard input; repeatable
+        #[arg(long = "file", short, value_name = "FILE", conflicts_with = "arguments")]
+        files: Vec<PathBuf>,
+
         /// Draino's arguments
-        #[arg(last = true, required = true, value_name = "ARGUMENT")]
+        #[arg(last = true, required_unless_present = "files", value_name = "ARGUMENT")]
         arguments: Vec<String>,
     },
+}
+
+/// A form of output.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum Output {
+    /// Words for people.
+    #[default]
+    Text,
+    /// For programs.
+    Json,
 }
 
 /// Does what the subcommand says.
 pub(super) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     match &arguments.command {
-        Command::Check { file } => say(&check(file)?),
+        Command::Check { file, output, strict } => check(file, *output, *strict),
         Command::Schema => say(&format!("{:#}\n", schema())),
-        Command::FromDraino { arguments } => {
-            let given = draino::parse(arguments).map_err(Usage)?;
-            say(&migrate::file(&given).map_err(Usage)?)
+        Command::FromDraino { files, arguments } if files.is_empty() => {
+            let migration = of_arguments(arguments);
+            if migration.file.is_empty() {
+                let notes = migration.notes.iter();
+                let notes: Vec<_> =
+                    notes.map(|note| format!("{}: {}", note.what, note.why)).collect();
+                return Err(Usage(notes.join("; also ")).into());
+            }
+            printed(&migration)
         }
+        Command::FromDraino { files, .. } => printed(&of_files(files)?),
     }
 }
 
@@ -71,108 +108,90 @@ fn say(text: &str) -> anyhow::Result<()> {
     }
 }
 
+/// The bytes of a file, or of standard input. One that never ends is not read to its end.
+fn bytes_of(path: &Path) -> anyhow::Result<Vec<u8>> {
+    const MOST: u64 = 32 << 20;
+    let mut bytes = Vec::new();
+    let read = if path == Path::new("-") {
+        std::io::stdin().lock().take(MOST).read_to_end(&mut bytes)
+    } else {
+        std::fs::File::open(path).and_then(|file| file.take(MOST).read_to_end(&mut bytes))
+    };
+    read.with_context(|| format!("cannot read {}", path.display()))?;
+    Ok(bytes)
+}
+
 /// What a file means. All that is wrong with it is the error, a line each.
-fn check(path: &Path) -> anyhow::Result<String> {
-    let name = path.display();
-    let text = if path == Path::new("-") {
-        let mut text = String::new();
-        std::io::stdin().read_to_string(&mut text).map(|_| text)
-    } else {
-        std::fs::read_to_string(path)
-    };
-    let text = text.with_context(|| format!("cannot read {name}"))?;
-    let policies = read_policies(&text).map_err(|error| match error {
-        FileError::Invalid(problems) => {
-            let mut lines = format!("{name} has {}", count(problems.len(), "mistake"));
-            for problem in problems {
-                let _ = write!(lines, "\n  {problem}");
+fn check(path: &Path, output: Output, strict: bool) -> anyhow::Result<()> {
+    let name = path.display().to_string();
+    let reading = read(&bytes_of(path)?);
+    let now = system_time();
+    match output {
+        Output::Text => {
+            say(&check::report(&name, &reading, strict, now).map_err(|report| anyhow!(report))?)
+        }
+        Output::Json => {
+            say(&format!("{:#}\n", check::json(&name, &reading, strict, now)))?;
+            if check::is_usable(&reading, strict) {
+                Ok(())
+            } else {
+                Err(anyhow!("{name} cannot be used"))
             }
-            anyhow!(lines)
         }
-        error @ FileError::Shape(_) => anyhow!("{name}: {error}"),
-    })?;
-    Ok(summary(&name.to_string(), &policies, system_time()))
+    }
 }
 
-fn summary(name: &str, policies: &[Policy], now: Timestamp) -> String {
-    let many = if policies.len() == 1 { "policy" } else { "policies" };
-    let mut text = format!("{name} can be used: {} drain {many}\n", policies.len());
-    for policy in policies {
-        let _ = writeln!(text, "\n{}", policy.name);
-        for (key, value) in rows(policy, now) {
-            let _ = writeln!(text, "  {key:<11} {value}");
-        }
-    }
-    let warnings = lint(policies);
-    if !warnings.is_empty() {
-        let _ = writeln!(text);
-    }
-    for warning in warnings {
-        let _ = writeln!(text, "warning: {warning}");
-    }
-    text
-}
-
-/// A policy in a few lines.
-fn rows(policy: &Policy, now: Timestamp) -> Vec<(&'static str, String)> {
-    let mut rows = Vec::new();
-    rows.push(("nodes", nodes(&policy.nodes)));
-    for rule in &policy.conditions {
-        let over = match rule.clear_after {
-            Some(after) => format!("over after {}", format_duration(after)),
-            None => "never over by itself".to_owned(),
-        };
-        let stale =
-            rule.stale_after.map(|after| format!(", stale after {}", format_duration(after)));
-        rows.push(("bad", format!("{rule}; {over}{}", stale.unwrap_or_default())));
-    }
-    let caps = policy.pace.caps.iter().map(|cap| {
-        let limit = match cap.limit {
-            Limit::Count(count) => count.to_string(),
-            Limit::Percent(percent) => format!("{percent}%"),
-        };
-        match &cap.scope {
-            CapScope::Cluster => format!("{limit} of all nodes"),
-            CapScope::Label(label) => format!("{limit} per {label}"),
-        }
+/// The file that draino's arguments become.
+fn of_arguments(arguments: &[String]) -> Migration {
+    let words = arguments.iter().enumerate().map(|(index, text)| Word {
+        text: text.clone(),
+        origin: format!("argument {}", index + 1),
     });
-    let caps: Vec<_> = caps.collect();
-    let caps = if caps.is_empty() { "any number".to_owned() } else { caps.join(", ") };
-    rows.push(("out of use", caps));
-    if !policy.drain {
-        rows.push(("drain", "never, cordon only".to_owned()));
-        return rows;
-    }
-    let notice = format_duration(policy.pace.notice);
-    let spacing = format_duration(policy.pace.spacing);
-    rows.push(("drain", format!("{notice} after the cordon, {spacing} after another")));
-    if !policy.windows.is_empty() {
-        let opens = match policy.next_opening(now) {
-            Some(opens) if opens > now => format!("opens {opens}"),
-            _ => "open now".to_owned(),
+    let origin = "command line".to_owned();
+    let source = Source { words: words.collect(), origin, ..Source::default() };
+    migrate(&[source], &[], &[])
+}
+
+/// The file that the drainos in these files become.
+fn of_files(paths: &[PathBuf]) -> anyhow::Result<Migration> {
+    let mut all = source::Found::default();
+    let mut names = Vec::new();
+    for path in paths {
+        let name = if path == Path::new("-") {
+            "standard input".to_owned()
+        } else {
+            path.display().to_string()
         };
-        rows.push(("windows", format!("{}, {opens}", count(policy.windows.len(), "window"))));
+        let mut found = source::find(&name, &bytes_of(path)?).map_err(|error| anyhow!(error))?;
+        all.sources.append(&mut found.sources);
+        all.honoured.append(&mut found.honoured);
+        all.not_honoured.append(&mut found.not_honoured);
+        names.push(name);
     }
-    let deadline = if let Some(deadline) = policy.deadline {
-        format_duration(deadline)
-    } else {
-        let headroom = format_duration(policy.headroom);
-        let most = format_duration(policy.time_for(Duration::MAX));
-        format!("longest grace and {headroom}, at most {most}")
-    };
-    rows.push(("deadline", format!("{deadline}, then {:?}", policy.at_deadline)));
-    rows
+    if all.sources.is_empty() && all.not_honoured.is_empty() {
+        return Err(anyhow!(
+            "{} has no container that runs draino, and no values of its chart; name the file with its \
+             Deployment or its values, or give its arguments after --",
+            names.join(", ")
+        ));
+    }
+    Ok(migrate(&all.sources, &all.honoured, &all.not_honoured))
 }
 
-fn nodes(nodes: &NodeSelector) -> String {
-    let labels = nodes.labels.iter().map(|(key, value)| format!("{key}={value}"));
-    let expression = nodes.expression.to_string();
-    let parts: Vec<_> = labels.chain((!expression.is_empty()).then_some(expression)).collect();
-    if parts.is_empty() { "all".to_owned() } else { parts.join(", ") }
-}
-
-fn count(number: usize, what: &str) -> String {
-    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
+/// Prints the file, and warns of what is not in it.
+fn printed(migration: &Migration) -> anyhow::Result<()> {
+    say(&migration.file)?;
+    for note in &migration.notes {
+        complain(&format!("warning: not converted: {} ({}): {}", note.what, note.origin, note.why));
+    }
+    match (migration.notes.len(), migration.file.is_empty()) {
+        (0, _) => Ok(()),
+        (_, true) => Err(anyhow!("nothing could be converted; see the warnings")),
+        (number, false) => {
+            let them = if number == 1 { "it is a comment" } else { "they are comments" };
+            Err(anyhow!("{} not converted; {them} in the file", check::count(number, "thing")))
+        }
+    }
 }
 
 #[cfg(test)]

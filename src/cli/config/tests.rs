@@ -5,20 +5,35 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
-use crate::drain::{PodRules, Undrainable};
+use crate::config::read_policies;
+use crate::drain::{GroupKind, Limit, NodeSelector, PodRules, Policy, Undrainable};
 use crate::model::build::noon;
 
-fn from_draino(arguments: &[&str]) -> Result<String, String> {
+mod corpus;
+
+fn from_draino(arguments: &[&str]) -> Migration {
     let arguments: Vec<_> = arguments.iter().map(|&argument| argument.to_owned()).collect();
-    migrate::file(&draino::parse(&arguments)?)
+    of_arguments(&arguments)
 }
 
-/// The one policy that draino's arguments become, by way of the file.
+/// What was not converted.
+fn lost(migration: &Migration) -> Vec<&str> {
+    migration.notes.iter().map(|note| note.what.as_str()).collect()
+}
+
+/// The one policy of a file that was made. It must be usable.
+fn only(migration: &Migration) -> Policy {
+    let file = &migration.file;
+    let read = read_policies(file).unwrap_or_else(|errors| panic!("{errors:?}\n{file}"));
+    let [policy] = &read[..] else { panic!("{file}") };
+    policy.clone()
+}
+
+/// The one policy that draino's arguments become, by way of the file, with nothing lost.
 fn policy(arguments: &[&str]) -> Policy {
-    let file = from_draino(arguments).unwrap();
-    let mut policies = read_policies(&file).unwrap_or_else(|error| panic!("{error}\n{file}"));
-    assert_eq!(policies.len(), 1);
-    policies.remove(0)
+    let migration = from_draino(arguments);
+    assert_eq!(lost(&migration), Vec::<&str>::new(), "{}", migration.file);
+    only(&migration)
 }
 
 #[test]
@@ -87,67 +102,232 @@ fn of_a_condition_that_is_given_twice_the_lower_age_counts() {
 
 #[test]
 fn what_is_no_policy_is_said_in_a_comment() {
-    let file = from_draino(&["--namespace=x", "--listen=:1", "A"]).unwrap();
-    assert!(file.contains("# Not a part of this file: --listen; run with --listen"), "{file}");
-    assert!(file.contains("# Not a part of this file: --namespace; "), "{file}");
+    let migration = from_draino(&["--namespace=x", "--listen=:1", "A"]);
+    let file = &migration.file;
+    assert!(file.contains("# Not a part of this file: --listen (argument 2); run with"), "{file}");
+    assert!(file.contains("# Not a part of this file: --namespace (argument 1); "), "{file}");
     assert!(!file.contains("--master"), "{file}");
     assert!(file.lines().all(|line| line.len() <= 100 && line.trim_end() == line), "{file}");
+    assert_eq!(lost(&migration), Vec::<&str>::new());
 }
 
 #[test]
-fn arguments_that_draino_takes_wrongly_are_refused() {
-    for (arguments, words) in [
-        (&[][..], "there are no conditions; name at least one"),
-        (&["Ready"], "every healthy node would be bad"),
-        (&["Ready=Unknown"], "column 14: the minimum age is missing"),
-        (&["Ready=Unknown,garbage"], "\"garbage\" is no duration"),
-        (&["--node-label=foo", "A"], "--node-label: \"foo\", column 4: there is no ="),
-        (&["--node-label=a=b", "--node-label=a=c", "A"], "no node has both"),
-        (&["--node-label=a=b", "--node-label-expr='a' == 'b'", "A"], "exclude each other"),
-        (&["--node-label-expr=metadata.labels.a", "A"], "neither true nor false"),
-        (&["--drain-buffer=10", "A"], "--drain-buffer: \"10\" is no duration"),
-        (&["--max-grace-period=0s", "A"], "--max-grace-period is less than a second"),
-        (&["--protected-pod-annotation==x", "A"], "the key is missing"),
-        (&["--dry-run", "A"], "`ostrakon run` would drain"),
-        (&["--help"], "--help makes no policy"),
-        (&["--nonsense", "A"], "draino has no flag --nonsense"),
+fn every_setting_says_where_it_came_from() {
+    let file = from_draino(&[
+        "/draino",
+        "--drain-buffer=5m",
+        "--evict-emptydir-pods",
+        "--node-label=a=b",
+        "--protected-pod-annotation=keep",
+        "--max-grace-period=1m",
+        "--eviction-headroom=1m",
+        "--skip-drain",
+        "A",
+    ])
+    .file;
+    for line in [
+        "    spacing: 5m0s # --drain-buffer, argument 2",
+        "      evictEmptyDir: true # --evict-emptydir-pods, argument 3",
+        "      evictDaemonSet: false # draino's default",
+        "    nodeLabelExpression: \"metadata.labels['a'] == 'b'\" # --node-label, argument 4",
+        "        - \"keep\" # --protected-pod-annotation, argument 5",
+        "    maxGracePeriod: 1m0s # --max-grace-period, argument 6",
+        "    headroom: 1m0s # --eviction-headroom, argument 7",
+        "    drain: false # --skip-drain, argument 8",
+        "      - \"A=True,0s\" # argument 9",
+        "      notice: 11s # draino's default",
     ] {
-        let error = from_draino(arguments).unwrap_err();
-        assert!(error.contains(words), "{arguments:?}: {error}");
+        assert!(file.contains(line), "no {line:?} in:\n{file}");
     }
-    let error = from_draino(&["Ready", "--drain-buffer=x"]).unwrap_err();
-    assert!(error.contains("Ready alone") && error.contains("; also --drain-buffer"), "{error}");
 }
 
 #[test]
-fn a_file_is_summed_up_with_what_is_seldom_meant() {
+fn what_is_not_converted_is_a_comment_and_a_warning_and_the_rest_goes_on() {
+    for (arguments, what, why) in [
+        (&["Ready=Unknown", "A"][..], "condition \"Ready=Unknown\"", "column 14: the minimum age"),
+        (&["Ready", "A"], "condition \"Ready\"", "every healthy node would be bad"),
+        (&["Ready=Unknown,garbage", "A"], "condition", "\"garbage\" is no duration"),
+        (&["A=True"], "A=True", "taken for 0s here"),
+        (&["--drain-buffer=10", "A"], "--drain-buffer=10", "it is no duration"),
+        (&["--max-grace-period=0s", "A"], "--max-grace-period", "less than a second"),
+        (&["--protected-pod-annotation==x", "A"], "--protected-pod-annotation", "key is missing"),
+        (&["--dry-run", "A"], "--dry-run", "this policy only cordons, and one node at a time"),
+        (&["--help", "A"], "--help", "it makes no policy"),
+        (&["--nonsense", "A"], "--nonsense", "no draino that is known has this flag"),
+        (&["--allow-force-delete", "A"], "--allow-force-delete of getamis' draino", "its grace"),
+        (&["--max-notready-nodes=5", "A"], "--max-notready-nodes of DataDog's draino", "pace.caps"),
+        (
+            &["--node-label=a=b", "--node-label-expr='a' == 'b'", "A"],
+            "--node-label-expr",
+            "not both",
+        ),
+        (&["--node-conditions=A,B"], "A,B", "taken for several here"),
+    ] {
+        let migration = from_draino(arguments);
+        let note = migration.notes.iter().find(|note| note.what.starts_with(what));
+        let note = note.unwrap_or_else(|| panic!("{arguments:?}: {:?}", migration.notes));
+        assert!(note.why.contains(why), "{arguments:?}: {note:?}");
+        assert!(note.origin.starts_with("argument "), "{note:?}");
+        assert!(migration.file.contains("\n# Not converted: "), "{}", migration.file);
+        let _ = only(&migration);
+    }
+}
+
+#[test]
+fn an_expression_that_cannot_be_converted_selects_no_node() {
+    for arguments in [
+        &["--node-label=foo", "A"][..],
+        &["--node-label=a=b", "--node-label=a=c", "A"],
+        &["--node-label-expr=metadata.labels.a", "A"],
+        &["--node-label-expr=node-role.kubernetes.io/worker", "A"],
+    ] {
+        let migration = from_draino(arguments);
+        assert_eq!(migration.notes.len(), 1, "{arguments:?}: {:?}", migration.notes);
+        assert!(migration.notes[0].why.contains("for no node"), "{:?}", migration.notes);
+        let policy = only(&migration);
+        assert_eq!(policy.nodes.expression.always(&[]), Some(false), "{arguments:?}");
+    }
+}
+
+#[test]
+fn a_dry_run_becomes_a_policy_that_only_cordons_and_one_node_at_a_time() {
+    let policy = only(&from_draino(&["--dry-run", "A"]));
+    assert!(!policy.drain);
+    assert_eq!(policy.pace.caps.len(), 1);
+    assert_eq!(policy.pace.caps[0].limit, Limit::Count(1));
+    let off = self::policy(&["--dry-run=false", "A"]);
+    assert!(off.drain && off.pace.caps.is_empty());
+}
+
+#[test]
+fn flags_of_datadog_become_settings_where_they_have_a_counterpart() {
+    let policy = policy(&[
+        "--node-conditions=A",
+        "--node-conditions",
+        "B={\"delay\":\"6h\",\"conditionStatus\":\"False\"}",
+        "--do-not-evict-pod-controlled-by=DaemonSet",
+        "--do-not-evict-pod-controlled-by=StatefulSets.apps.v1,Rollout.v1alpha1.argoproj.io",
+        "--do-not-evict-pod-controlled-by=ExtendedDaemonSetReplicaSet",
+        "--max-simultaneous-cordon=15%",
+        "--max-simultaneous-cordon-for-labels=3,app",
+        "--max-drain-attempts-before-fail=7",
+        "--retry-backoff-delay=23m",
+        "--min-eviction-timeout=10m",
+        "--eviction-headroom=10s",
+        "--wait-before-draining=30s",
+        "--evict-emptydir-pods=true",
+        "--leader-elect-id=x",
+    ]);
+    let rules: Vec<_> = policy.conditions.iter().map(ToString::to_string).collect();
+    assert_eq!(rules, ["A=True,0s", "B=False,6h0m0s"]);
+    let pods = &policy.pods;
+    assert!(!pods.evict_daemonset && !pods.evict_statefulset && pods.evict_local_storage);
+    assert!(pods.evict_unreplicated, "no empty kind is named");
+    let kind = |group: Option<&str>, kind: &str| GroupKind {
+        group: group.map(Into::into),
+        kind: kind.into(),
+    };
+    let kinds = [kind(Some("argoproj.io"), "Rollout"), kind(None, "ExtendedDaemonSetReplicaSet")];
+    assert_eq!(pods.left_controllers, kinds);
+    let limits: Vec<_> = policy.pace.caps.iter().map(|cap| cap.limit).collect();
+    assert_eq!(limits, [Limit::Percent(15), Limit::Count(3)]);
+    assert_eq!((policy.retry.attempts, policy.retry.first), (7, Duration::from_secs(1380)));
+    assert_eq!((policy.max_grace, policy.deadline), (None, None));
+    assert_eq!(policy.headroom, Duration::from_secs(610));
+    assert_eq!(policy.pace.notice, Duration::from_secs(30));
+}
+
+#[test]
+fn getamis_has_other_defaults_and_ignores_safe_to_evict_when_told() {
+    let policy = policy(&["--ignore-safe-to-evict-annotation", "A"]);
+    assert!(!policy.pods.honour_safe_to_evict);
+    assert_eq!(policy.max_grace, Some(Duration::from_secs(60)));
+    assert_eq!(policy.headroom, Duration::from_secs(600));
+}
+
+#[test]
+fn without_a_condition_there_is_no_file() {
+    for arguments in [&[][..], &["--debug"], &["Ready"], &["/draino"]] {
+        let migration = from_draino(arguments);
+        assert_eq!(migration.file, "", "{arguments:?}");
+        let last = migration.notes.last().unwrap();
+        assert!(last.why.contains("there are no conditions left"), "{last:?}");
+    }
+}
+
+#[test]
+fn a_file_is_summed_up_in_words_with_what_is_seldom_meant() {
     let text = include_str!("../../../docs/config.example.yaml");
-    let summary = summary("FILE", &read_policies(text).unwrap(), noon());
+    let summary = check::report("FILE", &read(text.as_bytes()), false, noon()).unwrap();
     let expected = "\
 FILE can be used: 2 drain policies
 
 gpu
-  nodes       example.com/pool=gpu, !('example.com/keep' in metadata.labels)
-  bad         GpuFallenOffTheBus=True,0s; never over by itself
-  bad         GpuThrottled=True,10m0s; over after 30m0s, stale after 15m0s
-  out of use  2 of all nodes, 1 per topology.kubernetes.io/zone
-  drain       10s after the cordon, 1h0m0s after another
-  windows     1 window, opens 2026-01-01T21:00:00Z
-  deadline    2h0m0s, then GiveUp
+  nodes     example.com/pool is gpu, and !('example.com/keep' in metadata.labels)
+  bad       GpuFallenOffTheBus is True; never over by itself
+  bad       GpuThrottled is True for 10m0s; over once it was not for 30m0s; not trusted without a \
+heartbeat for 15m0s
+  cordon    at once, while at most 2 of all nodes and 1 of those with the same \
+topology.kubernetes.io/zone are out of use
+  drain     10s after the cordon, 1h0m0s after another drain began
+  windows   1 window, opens 2026-01-01T21:00:00Z
+  pods      all go but those of a DaemonSet, of a StatefulSet, with an emptyDir, without a \
+controller, that cluster-autoscaler would leave
+  deadline  2h0m0s, then the node stays cordoned
+  retry     8 tries, the first pause 10m0s, the longest 2h0m0s
 
 default
-  nodes       all
-  bad         KernelDeadlock=True,0s; over after 5m0s
-  bad         KubeletUnhealthy=True,0s; over after 5m0s
-  out of use  25% of all nodes
-  drain       10s after the cordon, 10m0s after another
-  deadline    longest grace and 10m0s, at most 4h10m0s, then GiveUp
+  nodes     all
+  bad       KernelDeadlock is True; over once it was not for 5m0s
+  bad       KubeletUnhealthy is True; over once it was not for 5m0s
+  cordon    at once, while at most 25% of all nodes are out of use
+  drain     10s after the cordon, 10m0s after another drain began
+  pods      all go but those of a DaemonSet, of a StatefulSet, with an emptyDir, without a \
+controller, that cluster-autoscaler would leave
+  deadline  the longest grace of the node's pods and 10m0s, at most 4h10m0s, then the node stays cordoned
+  retry     8 tries, the first pause 10m0s, the longest 2h0m0s
 
-warning: policy \"gpu\": pods that ask for more than 1h0m0s to end are cut short
-warning: policy \"default\": KernelDeadlock is read from a log, and a restart of \
-node-problem-detector sets it to False; with clearAfter: never only a person brings the node back
+FILE:20:5: warning: policy \"gpu\", maxGracePeriod: pods that ask for more than 1h0m0s to end are cut \
+short; leave it out to give each its own
+FILE:37:9: warning: policy \"default\", conditions[0]: KernelDeadlock is read from a log, and a \
+restart of node-problem-detector sets it to False; with clearAfter: never only a person brings the \
+node back
 ";
     assert_eq!(summary, expected);
+}
+
+#[test]
+fn warnings_are_errors_where_strictness_is_asked_for() {
+    let warned = read(b"drainPolicies: [{name: p, conditions: [NotReady]}]");
+    assert!(check::report("F", &warned, false, noon()).is_ok());
+    let strict = check::report("F", &warned, true, noon()).unwrap_err();
+    assert!(
+        strict.starts_with("F cannot be used: 1 error\nF:1:40: error: policy \"p\""),
+        "{strict}"
+    );
+    let both = read(b"drainPolicies: [{name: p, conditions: [NotReady], headroom: x}]");
+    let report = check::report("F", &both, false, noon()).unwrap_err();
+    assert!(report.starts_with("F cannot be used: 1 error and 1 warning\n"), "{report}");
+    assert_eq!(report.lines().count(), 3, "{report}");
+    let clean = read(b"drainPolicies: [{name: p, conditions: [Cool]}]");
+    assert!(check::report("F", &clean, true, noon()).is_ok());
+}
+
+#[test]
+fn a_program_reads_every_problem_with_its_place() {
+    let reading = read(b"drainPolicies: [{name: p, conditions: [NotReady], headroom: x}]");
+    let json = check::json("F", &reading, false, noon());
+    assert_eq!((&json["usable"], &json["file"]), (&false.into(), &"F".into()));
+    let problem = &json["problems"][1];
+    assert_eq!(problem["severity"], "error");
+    assert_eq!((&problem["line"], &problem["column"]), (&1.into(), &61.into()));
+    assert_eq!(problem["path"], "drainPolicies[0].headroom");
+    assert_eq!(problem["cause"], "\"x\" is no duration");
+    assert_eq!(json["problems"][0]["severity"], "warning");
+    assert_eq!(json["policies"].as_array().unwrap().len(), 0, "what cannot be used means nothing");
+    let reading = read(b"drainPolicies: [{name: p, conditions: [Cool]}]");
+    let json = check::json("F", &reading, true, noon());
+    assert_eq!((&json["usable"], &json["policies"][0]["name"]), (&true.into(), &"p".into()));
 }
 
 proptest! {

@@ -1,0 +1,227 @@
+//! What a configuration file means, in words, and all that is wrong with it.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use crate::config::{Problem, Reading, Severity};
+use crate::drain::{
+    AtDeadline, CapScope, ConditionRule, Limit, NodeSelector, PodRules, Policy, Undrainable,
+    format_duration,
+};
+
+/// A file as a person reads it: what it means, and its warnings; if it cannot be used, all that is
+/// wrong with it.
+pub(super) fn report(
+    name: &str,
+    reading: &Reading,
+    strict: bool,
+    now: Timestamp,
+) -> Result<String, String> {
+    let mut lines = String::new();
+    for problem in &reading.problems {
+        let _ = writeln!(lines, "{}", line(name, problem, strict));
+    }
+    if is_usable(reading, strict) {
+        let text = summary(name, &reading.policies, now);
+        return Ok(if lines.is_empty() { text } else { format!("{text}\n{lines}") });
+    }
+    let errors = reading.count(Severity::Error);
+    let warnings = reading.count(Severity::Warning);
+    let counts = match (errors, warnings, strict) {
+        (errors, warnings, true) => count(errors + warnings, "error"),
+        (errors, 0, false) => count(errors, "error"),
+        (errors, warnings, false) => {
+            format!("{} and {}", count(errors, "error"), count(warnings, "warning"))
+        }
+    };
+    Err(format!("{name} cannot be used: {counts}\n{}", lines.trim_end()))
+}
+
+/// A file as a program reads it.
+pub(super) fn json(name: &str, reading: &Reading, strict: bool, now: Timestamp) -> Value {
+    let problems = reading.problems.iter().map(|problem| {
+        json!({
+            "severity": severity(problem, strict),
+            "line": problem.place.map(|place| place.line),
+            "column": problem.place.map(|place| place.column),
+            "path": problem.path,
+            "message": problem.to_string(),
+            "cause": problem.cause,
+            "remedy": problem.remedy,
+        })
+    });
+    let usable = is_usable(reading, strict);
+    let policies = reading.policies.iter().map(|policy| {
+        let rows =
+            rows(policy, now).into_iter().map(|(key, value)| json!({ "of": key, "is": value }));
+        json!({ "name": &*policy.name, "summary": rows.collect::<Vec<_>>() })
+    });
+    let policies: Vec<_> = if usable { policies.collect() } else { Vec::new() };
+    json!({
+        "file": name,
+        "usable": usable,
+        "problems": problems.collect::<Vec<_>>(),
+        "policies": policies,
+    })
+}
+
+/// Whether nothing stands against using it.
+pub(super) fn is_usable(reading: &Reading, strict: bool) -> bool {
+    if strict { reading.problems.is_empty() } else { reading.count(Severity::Error) == 0 }
+}
+
+fn severity(problem: &Problem, strict: bool) -> &'static str {
+    if strict { Severity::Error.as_str() } else { problem.severity.as_str() }
+}
+
+/// A problem as compilers write it, so that editors find the place.
+fn line(name: &str, problem: &Problem, strict: bool) -> String {
+    let severity = severity(problem, strict);
+    match problem.place {
+        Some(place) => format!("{name}:{place}: {severity}: {problem}"),
+        None => format!("{name}: {severity}: {problem}"),
+    }
+}
+
+fn summary(name: &str, policies: &[Policy], now: Timestamp) -> String {
+    let many = if policies.len() == 1 { "policy" } else { "policies" };
+    let mut text = format!("{name} can be used: {} drain {many}\n", policies.len());
+    for policy in policies {
+        let _ = writeln!(text, "\n{}", policy.name);
+        for (key, value) in rows(policy, now) {
+            let _ = writeln!(text, "  {key:<9} {value}");
+        }
+    }
+    text
+}
+
+/// A policy in a few lines of words.
+fn rows(policy: &Policy, now: Timestamp) -> Vec<(&'static str, String)> {
+    let mut rows = vec![("nodes", nodes(&policy.nodes))];
+    rows.extend(policy.conditions.iter().map(|rule| ("bad", bad(rule))));
+    rows.push(("cordon", cordon(policy)));
+    if !policy.drain {
+        rows.push(("drain", "never: nodes are only cordoned".to_owned()));
+        return rows;
+    }
+    let notice = format_duration(policy.pace.notice);
+    let spacing = format_duration(policy.pace.spacing);
+    rows.push(("drain", format!("{notice} after the cordon, {spacing} after another drain began")));
+    if !policy.windows.is_empty() {
+        let opens = match policy.next_opening(now) {
+            Some(opens) if opens > now => format!("opens {opens}"),
+            _ => "open now".to_owned(),
+        };
+        rows.push(("windows", format!("{}, {opens}", count(policy.windows.len(), "window"))));
+    }
+    rows.push(("pods", pods(&policy.pods)));
+    if policy.undrainable == Undrainable::Cordon {
+        rows.push(("", "no drain while a pod is not expected to go".to_owned()));
+    }
+    let deadline = if let Some(deadline) = policy.deadline {
+        format_duration(deadline)
+    } else {
+        let headroom = format_duration(policy.headroom);
+        let most = format_duration(policy.time_for(Duration::MAX));
+        format!("the longest grace of the node's pods and {headroom}, at most {most}")
+    };
+    let then = match policy.at_deadline {
+        AtDeadline::GiveUp => "then the node stays cordoned",
+        AtDeadline::Uncordon => "then the node is uncordoned",
+        AtDeadline::DeleteRest => "then the pods that are left are deleted, budgets or not",
+    };
+    rows.push(("deadline", format!("{deadline}, {then}")));
+    let tries = match policy.retry.attempts {
+        1 => "a drain that failed is not tried again".to_owned(),
+        attempts => format!(
+            "{attempts} tries, the first pause {}, the longest {}",
+            format_duration(policy.retry.first),
+            format_duration(policy.retry.most)
+        ),
+    };
+    rows.push(("retry", tries));
+    rows
+}
+
+fn nodes(nodes: &NodeSelector) -> String {
+    let labels = nodes.labels.iter().map(|(key, value)| format!("{key} is {value}"));
+    let expression = nodes.expression.to_string();
+    let parts: Vec<_> = labels.chain((!expression.is_empty()).then_some(expression)).collect();
+    if parts.is_empty() { "all".to_owned() } else { parts.join(", and ") }
+}
+
+fn bad(rule: &ConditionRule) -> String {
+    let mut text = format!("{} is {}", rule.kind, rule.status);
+    if !rule.min_age.is_zero() {
+        let _ = write!(text, " for {}", format_duration(rule.min_age));
+    }
+    match rule.clear_after {
+        Some(after) => {
+            let _ = write!(text, "; over once it was not for {}", format_duration(after));
+        }
+        None => text.push_str("; never over by itself"),
+    }
+    if let Some(after) = rule.stale_after {
+        let _ = write!(text, "; not trusted without a heartbeat for {}", format_duration(after));
+    }
+    text
+}
+
+fn cordon(policy: &Policy) -> String {
+    let caps = policy.pace.caps.iter().map(|cap| {
+        let limit = match cap.limit {
+            Limit::Count(count) => count.to_string(),
+            Limit::Percent(percent) => format!("{percent}%"),
+        };
+        match &cap.scope {
+            CapScope::Cluster => format!("{limit} of all nodes"),
+            CapScope::Label(label) => format!("{limit} of those with the same {label}"),
+        }
+    });
+    let caps: Vec<_> = caps.collect();
+    let caps = match caps.as_slice() {
+        [] => "at once, any number of nodes".to_owned(),
+        caps => format!("at once, while at most {} are out of use", caps.join(" and ")),
+    };
+    match (policy.drain, policy.undrainable) {
+        (true, Undrainable::Report) => {
+            format!("{caps}; not while a pod is not expected to go")
+        }
+        _ => caps,
+    }
+}
+
+/// Which pods are left.
+fn pods(rules: &PodRules) -> String {
+    let mut left = Vec::new();
+    for (evicted, what) in [
+        (rules.evict_daemonset, "of a DaemonSet"),
+        (rules.evict_statefulset, "of a StatefulSet"),
+        (rules.evict_local_storage, "with an emptyDir"),
+        (rules.evict_unreplicated, "without a controller"),
+    ] {
+        if !evicted {
+            left.push(what.to_owned());
+        }
+    }
+    left.extend(rules.left_controllers.iter().map(|it| format!("of a {}", it.kind)));
+    left.extend(rules.protections.iter().map(|it| match &it.value {
+        Some(value) => format!("annotated {}={value}", it.key),
+        None => format!("annotated {}", it.key),
+    }));
+    if rules.honour_safe_to_evict {
+        left.push("that cluster-autoscaler would leave".to_owned());
+    }
+    if left.is_empty() {
+        "all go but mirror pods".to_owned()
+    } else {
+        format!("all go but those {}", left.join(", "))
+    }
+}
+
+pub(super) fn count(number: usize, what: &str) -> String {
+    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
+}
