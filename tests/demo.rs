@@ -288,7 +288,7 @@ fn a_signal_ends_it_even_if_it_hangs() {
         let folder = tempfile::tempdir().unwrap();
         // There is room for its first lines, and for those of a second or two of the story.
         let (out, mut into) = std::io::pipe().unwrap();
-        into.write_all(&[b' '; FILLING]).unwrap();
+        into.write_all(&vec![b' '; FILLING]).unwrap();
         let child = command.env("TMPDIR", folder.path()).stdout(into).spawn().unwrap();
         let mut child = Killed(child);
         // The command holds the other end too.

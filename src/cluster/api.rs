@@ -461,9 +461,12 @@ impl Api {
             }
             let (head, body) = response.into_parts();
             let body = Limited::new(body, most).collect().await;
-            let body = body.map_err(|error| match error.is::<LengthLimitError>() {
-                true => RequestError::TooLarge(most),
-                false => RequestError::Transport(chain(&*error)),
+            let body = body.map_err(|error| {
+                if error.is::<LengthLimitError>() {
+                    RequestError::TooLarge(most)
+                } else {
+                    RequestError::Transport(chain(&*error))
+                }
             });
             let body = body?.to_bytes();
             match other_form(&head.headers) {

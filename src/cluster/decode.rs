@@ -517,9 +517,8 @@ fn essential<'a>(bytes: &'a [u8], field: &str) -> Result<&'a str, String> {
 fn time(message: &[u8]) -> Option<Timestamp> {
     let mut seconds = None;
     for field in fields(message) {
-        match field.ok()? {
-            (1, value) => seconds = value.number(),
-            _ => {}
+        if let (1, value) = field.ok()? {
+            seconds = value.number();
         }
     }
     let seconds = seconds?;

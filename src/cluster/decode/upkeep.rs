@@ -224,22 +224,14 @@ mod tests {
         let mut watched = Watched::default();
         watched.conditions.insert(Arc::from("Watched"));
         let object = busy_node(12_000);
-        let mut shortest = std::time::Duration::MAX;
-        for _ in 0..5 {
-            let begin = std::time::Instant::now();
-            let (node, flaws) = read_node(&object, Some(&watched)).unwrap();
-            shortest = shortest.min(begin.elapsed());
-            let upkeep = node.upkeep.unwrap();
-            assert_eq!(node.taints.len(), 1, "and its taint is seen");
-            assert!(upkeep.condition("Watched").is_some(), "and what policies watch");
-            assert_eq!(upkeep.conditions.len(), MOST_RECORDED + 1, "each type once");
-            assert!(upkeep.draino_conditions.as_ref().unwrap().len() <= 32 << 10);
-            assert!(flaws.iter().all(|flaw| flaw.cause == FlawCause::TooLong), "{flaws:?}");
-            assert!(!flaws.is_empty(), "and it is said");
-        }
-        // Each condition looked for in all of the annotation took more than ten seconds.
-        assert!(shortest.as_millis() < 1_000, "{shortest:?}");
-        println!("{shortest:?} for {} bytes", object.len());
+        let (node, flaws) = read_node(&object, Some(&watched)).unwrap();
+        let upkeep = node.upkeep.unwrap();
+        assert_eq!(node.taints.len(), 1, "and its taint is seen");
+        assert!(upkeep.condition("Watched").is_some(), "and what policies watch");
+        assert_eq!(upkeep.conditions.len(), MOST_RECORDED + 1, "each type once");
+        assert!(upkeep.draino_conditions.as_ref().unwrap().len() <= 32 << 10);
+        assert!(flaws.iter().all(|flaw| flaw.cause == FlawCause::TooLong), "{flaws:?}");
+        assert!(!flaws.is_empty(), "and it is said");
     }
 
     #[test]

@@ -160,7 +160,7 @@ impl Story {
             observer.drains = Some(Drains::new(policies.clone(), calm));
         }
         // By a chance of its own: with or without it, the rest of the story is the same.
-        let mut other = StdRng::seed_from_u64(seed ^ 0x686f_7374_696c_65);
+        let mut other = StdRng::seed_from_u64(seed ^ 0x0068_6f73_7469_6c65);
         let rewinds = subject == Subject::Taints && other.random_bool(0.1);
         let outside = Outside { observer, observed: cluster.follow() };
         let outside = Arc::new(Mutex::new(outside));

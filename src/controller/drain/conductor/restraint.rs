@@ -78,13 +78,12 @@ mod tests {
         let end = *now + time;
         let mut count = 0;
         while *now < end {
-            match restraint.pause(*now) {
-                Some(pause) => *now += pause,
-                None => {
-                    restraint.count(*now);
-                    count += 1;
-                    *now += Duration::from_millis(10);
-                }
+            if let Some(pause) = restraint.pause(*now) {
+                *now += pause;
+            } else {
+                restraint.count(*now);
+                count += 1;
+                *now += Duration::from_millis(10);
             }
         }
         count

@@ -46,13 +46,16 @@ impl Stage {
     }
 }
 
+/// A change of a pod before it is made.
+type Change = fn(&mut Value);
+
 #[tokio::test(start_paused = true)]
 async fn of_six_pods_five_go_and_the_protected_one_is_left_and_named() {
     let annotated = |pod: &mut Value| pod["metadata"]["annotations"] = json!({KEEP: "true"});
     let with_files = |pod: &mut Value| {
         pod["spec"]["volumes"] = json!([{"name": "files", "emptyDir": {}}]);
     };
-    let cases: [(fn(&mut Value), &str); 2] = [
+    let cases: [(Change, &str); 2] = [
         (annotated, "its annotation example.com/keep protects it"),
         (with_files, "its emptyDir volume files would be lost"),
     ];
