@@ -31,8 +31,9 @@
 //! where the policy drains the rest, that no drain ends before all went that may go (P2), and that a
 //! cordon is given back only where the policy wants that, and for a pod that cannot go (P6).
 //!
-//! In a tenth of the stories the store is restored from a backup, and what is bound to a tainted node after
-//! that goes as well.
+//! In one of twenty stories of taints a kubelet and a tenant write what nobody else would, as fast as they
+//! may: for everybody else all of the above holds as without them (P8). In one of ten the store is restored
+//! from a backup, and what is bound to a tainted node after that goes as well.
 //!
 //! `OSTRAKON_SEED=n cargo test --lib controller::simulation` replays one story, and with
 //! `RUST_LOG=ostrakon=trace` and `-- --nocapture` tells all that is asked, stored and said in it;

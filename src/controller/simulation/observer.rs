@@ -4,13 +4,14 @@
 pub(super) mod drains;
 pub(super) mod words;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use serde_json::Value;
 
 pub(super) use drains::Drains;
 
+use super::story::hostile::{NODE, TENANT};
 use crate::model::build::noon;
 use crate::sim::embedded::{Audited, Change, Operation, Resource, Verb};
 
@@ -102,6 +103,8 @@ pub(super) struct Observer {
     reads: BTreeMap<(String, String), f64>,
     /// When nothing ran for a while, the API server included.
     pause: Option<(f64, f64)>,
+    /// Pods of a party that writes what others never would: what becomes of them is its own affair.
+    hostile: BTreeSet<String>,
     broken: Option<Broken>,
     evicted: usize,
     writers: Vec<String>,
@@ -156,6 +159,11 @@ impl Observer {
             }
             Resource::Pods => {
                 let uid = text(&change.current, "/metadata/uid").to_owned();
+                if is_hostile(&change.current) {
+                    self.hostile.insert(uid);
+                    self.unaudited.push(change.clone());
+                    return;
+                }
                 let going = change.deleted
                     || change.current.pointer("/metadata/deletionTimestamp").is_some();
                 let state = PodState {
@@ -280,6 +288,9 @@ impl Observer {
         let Some(change) = went(changes) else { return };
         let uid = text(&change.current, "/metadata/uid");
         self.evicted += 1;
+        if self.hostile.contains(uid) {
+            return;
+        }
         let read = self.reads.get(&(who.to_owned(), operation.name.clone())).copied();
         let pod_window = (sent - read.unwrap_or(sent)).max(SHARED);
         if self.condemned(uid, sent, pod_window) {
@@ -440,6 +451,10 @@ impl Observer {
         }
         outage.since
     }
+}
+
+fn is_hostile(pod: &Value) -> bool {
+    text(pod, "/metadata/namespace") == TENANT || text(pod, "/spec/nodeName") == NODE
 }
 
 /// The change by which a pod is gone or going. Marked and then removed: that is one.

@@ -3,6 +3,7 @@
 mod cluster;
 mod drains;
 mod faults;
+pub(super) mod hostile;
 mod policies;
 mod taints;
 
@@ -21,6 +22,7 @@ use tokio::task::spawn_local;
 use tokio::time::sleep;
 use tracing::trace;
 
+use self::hostile::Hostile;
 use super::Broken;
 use super::observer::{Drains, Observer, seconds, words};
 use super::replica::{End, Replica};
@@ -92,6 +94,8 @@ struct Story {
     serial: u64,
     /// Before it ends, the store is restored from a backup.
     rewinds: bool,
+    /// A node and a tenant that write what others never would.
+    hostile: Option<Hostile>,
     /// Those of cordon and drain; none in stories of taints.
     policies: Vec<Policy>,
     /// Nodes of whose conditions nothing is heard.
@@ -162,6 +166,8 @@ impl Story {
         // By a chance of its own: with or without it, the rest of the story is the same.
         let mut other = StdRng::seed_from_u64(seed ^ 0x0068_6f73_7469_6c65);
         let rewinds = subject == Subject::Taints && other.random_bool(0.1);
+        let is_hostile = subject == Subject::Taints && other.random_bool(0.05);
+        let hostile = is_hostile.then(|| Hostile::new(other));
         let outside = Outside { observer, observed: cluster.follow() };
         let outside = Arc::new(Mutex::new(outside));
         let watching = Arc::clone(&outside);
@@ -178,6 +184,7 @@ impl Story {
             restarted: false,
             serial: 0,
             rewinds,
+            hostile,
             policies,
             silent: BTreeSet::new(),
         }
@@ -217,6 +224,7 @@ impl Story {
             let time = self.random.random_range(0.0..4.0);
             self.pass(time).await?;
         }
+        self.end_hostility();
         if is_of_drains {
             self.drain_end().await?;
         } else {
@@ -254,6 +262,7 @@ impl Story {
             self.kubelets();
             self.disruption_controller();
             self.heartbeats();
+            self.harass();
             self.check()?;
         }
         Ok(())

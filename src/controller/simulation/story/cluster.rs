@@ -6,7 +6,7 @@ use rand::Rng;
 use serde_json::{Value, json};
 
 use super::super::observer::seconds;
-use super::{ALL_NODES, NODES, Story};
+use super::{ALL_NODES, NODES, Story, hostile};
 use crate::clock::Clock;
 use crate::model::build::at;
 use crate::sim::embedded::{DeleteOptions, Part, Resource, Selector};
@@ -80,7 +80,8 @@ impl Story {
 
     pub(super) fn some_pod(&mut self) -> Option<Arc<Value>> {
         let all = Selector::parse(Resource::Pods, None, "", "").ok()?;
-        let pods = self.cluster.store().select(Resource::Pods, &all);
+        let mut pods = self.cluster.store().select(Resource::Pods, &all);
+        pods.retain(|pod| pod["metadata"]["namespace"] != hostile::TENANT);
         let index = self.random.random_range(0..pods.len().max(1));
         pods.get(index).cloned()
     }
@@ -94,6 +95,9 @@ impl Story {
     pub(super) fn kubelets(&self) {
         let Ok(all) = Selector::parse(Resource::Pods, None, "", "") else { return };
         for pod in self.cluster.store().select(Resource::Pods, &all) {
+            if pod["metadata"]["namespace"] == hostile::TENANT {
+                continue;
+            }
             let end = pod["metadata"]["deletionTimestamp"].as_str().and_then(|t| t.parse().ok());
             if end.is_some_and(|end: jiff::Timestamp| seconds(end) <= self.now()) {
                 self.remove_pod(pod["metadata"]["name"].as_str().unwrap_or_default());
