@@ -147,7 +147,11 @@ fn a_hundred_pods_of_a_megabyte_of_tolerations_in_a_row_leave_nothing_behind() {
                 let toleration = |key: usize| wire::Toleration {
                     key: format!("tenant.example.com/{number}-{key:060}").into(),
                     operator: "Exists".into(),
-                    effect: if key % 2 == 0 { "NoExecute".into() } else { "NoSchedule".into() },
+                    effect: if key.is_multiple_of(2) {
+                        "NoExecute".into()
+                    } else {
+                        "NoSchedule".into()
+                    },
                     ..wire::Toleration::default()
                 };
                 pod.spec.tolerations =

@@ -219,6 +219,7 @@ mod tests {
         })
     }
 
+    #[allow(clippy::disallowed_methods, reason = "this is about the time of this machine")]
     #[test]
     fn a_node_with_thousands_of_conditions_costs_no_more_than_its_length_and_hides_nothing() {
         let mut watched = Watched::default();

@@ -75,7 +75,7 @@ impl Story {
             "x".repeat(40_000),
             r#"{"started":"9000-01-01T00:00:00Z","phase":"scheduled"}"#.to_owned(),
             r#"{"taints":[{"key":"b","value":"","since":"1970-01-01T00:00:00Z"}]}"#.to_owned(),
-            (0..500).map(|number| format!("Odd{number}=True,0s;")).collect(),
+            "Odd1=True,0s;Odd2=True,0s;".repeat(300),
         ];
         let keys = [
             Node::SINCE_ANNOTATION,
