@@ -184,6 +184,17 @@ fn every_manifest_is_named_in_its_kustomization() {
 }
 
 #[test]
+fn the_pod_knows_its_uid_and_only_one_of_its_containers_runs_the_program() {
+    let deployment: Deployment = manifest("deployment.yaml");
+    let pod = deployment.spec.unwrap().template.spec.unwrap();
+    assert_eq!(pod.containers.len(), 1, "two would take the lease from one another");
+    let env = pod.containers[0].env.clone().unwrap();
+    let uid = env.iter().find(|variable| variable.name == "POD_UID").unwrap();
+    let source = uid.value_from.as_ref().and_then(|source| source.field_ref.as_ref()).unwrap();
+    assert_eq!(source.field_path, "metadata.uid");
+}
+
+#[test]
 fn the_role_is_bound_to_the_account_that_the_pod_runs_as_and_to_nobody_else() {
     let role: ClusterRole = manifest("clusterrole.yaml");
     let binding: ClusterRoleBinding = manifest("clusterrolebinding.yaml");

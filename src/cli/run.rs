@@ -12,8 +12,9 @@ use tracing::{info, warn};
 use super::drain::DrainArguments;
 use super::{duration, limits};
 use crate::cluster::connect;
-use crate::config::{Compat, Config};
+use crate::config::{Compat, Config, Election};
 use crate::controller;
+use crate::leader::Times;
 use crate::observe::{LogFormat, LogLevel, start_logs};
 
 /// Run the controller against a cluster until it is told to stop
@@ -21,9 +22,9 @@ use crate::observe::{LogFormat, LogLevel, start_logs};
 /// The taint-eviction controller of kube-controller-manager must be switched off
 /// (--controllers=*,-taint-eviction-controller): two that evict do not agree.
 ///
-/// SIGTERM or SIGINT stops it: it takes no new work, finishes the requests in flight within 20 s,
-/// gives its lease back and exits with 0. A second signal ends it at once. It exits with 1 if it
-/// loses the lease.
+/// SIGTERM, SIGINT or SIGHUP stops it: it takes no new work, finishes the requests in flight within
+/// 20 s, gives its lease back and exits with 0. A second signal ends it at once. If it loses the
+/// lease, it writes nothing, stands by, and takes part in the election again.
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
     /// Kubeconfig file [default: KUBECONFIG, then ~/.kube/config, then the pod's service account]
@@ -58,6 +59,25 @@ pub(super) struct Arguments {
     /// Namespace of that lease; all replicas in a cluster must name the same
     #[arg(long, value_name = "NAME", default_value = "kube-system", value_parser = namespace)]
     leader_elect_namespace: String,
+
+    /// How long a claim to that lease is valid that is not renewed, 2s to 5m: after the leader has died,
+    /// another takes over a little later than that
+    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "5s")]
+    leader_elect_lease_duration: Duration,
+
+    /// How long the leader goes on without renewing the lease, at most 4/5 of its duration
+    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "3500ms")]
+    leader_elect_renew_deadline: Duration,
+
+    /// Pause between two renewals of the lease, at most half of the renew deadline
+    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "1s")]
+    leader_elect_retry_period: Duration,
+
+    /// UID of the pod that this process runs in, from the downward API [default: `POD_UID`]; a container
+    /// that is started again then takes the lease of its predecessor at once. Only one container of a
+    /// pod may run ostrakon with it
+    #[arg(long, value_name = "UID", value_parser = pod_uid)]
+    pod_uid: Option<String>,
 
     /// Form of the logs, on standard error
     #[arg(long, value_enum, default_value_t)]
@@ -104,6 +124,17 @@ fn namespace(text: &str) -> Result<String, String> {
     })
 }
 
+/// A text that can be the UID of a pod: a UUID, or a hash for a static pod.
+fn pod_uid(text: &str) -> Result<String, String> {
+    let is_uid = !text.is_empty()
+        && text.len() <= 64
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '-');
+    is_uid.then(|| text.to_owned()).ok_or_else(|| {
+        "a pod's UID has 1 to 64 letters, digits and -; use the downward API's metadata.uid"
+            .to_owned()
+    })
+}
+
 /// Runs the controller. Returns when it was stopped by a signal.
 pub(super) fn run(arguments: Arguments) -> anyhow::Result<()> {
     start_logs(arguments.log_format, &arguments.log_level);
@@ -112,13 +143,23 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<()> {
     for warning in warnings {
         warn!("{warning}");
     }
+    let times = Times::new(
+        arguments.leader_elect_lease_duration,
+        arguments.leader_elect_renew_deadline,
+        arguments.leader_elect_retry_period,
+    )?;
+    let election = Election { namespace: arguments.leader_elect_namespace, times };
+    let from_pod = std::env::var("POD_UID").ok().filter(|uid| !uid.is_empty());
+    let from_pod = from_pod.map(|uid| pod_uid(&uid)).transpose();
+    let from_pod = from_pod.map_err(|error| anyhow!("POD_UID: {error}"))?;
     let config = Config {
         kubeconfig: arguments.kubeconfig,
         context: arguments.context,
         api_server_wait: arguments.api_server_wait,
         listen: arguments.listen,
         compat: arguments.compat,
-        election: arguments.leader_elect.then_some(arguments.leader_elect_namespace),
+        election: arguments.leader_elect.then_some(election),
+        pod_uid: arguments.pod_uid.or(from_pod),
         instance: std::env::var("HOSTNAME").unwrap_or_else(|_| "ostrakon".to_owned()),
         policies,
     };
@@ -136,8 +177,11 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<()> {
 async fn until_stopped(config: &Config) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
+    let mut hangup = signal(SignalKind::hangup()).context("cannot listen for SIGHUP")?;
     let mut next = async || {
         tokio::select! {
+            // Of a terminal that is closed. Without this the process would end with its lease held.
+            _ = hangup.recv() => "SIGHUP",
             _ = terminate.recv() => "SIGTERM",
             _ = interrupt.recv() => "SIGINT",
         }

@@ -428,7 +428,7 @@ impl Api {
     }
 
     /// Sends a request and reads its whole answer, both within one time limit. A write is not sent
-    /// unless the gate lets it pass, and not awaited beyond the lease.
+    /// unless the gate lets it pass, and not awaited beyond the end of the lease.
     pub(super) async fn send(
         &self,
         label: Label,
@@ -447,11 +447,15 @@ impl Api {
         most: usize,
     ) -> Result<(Response<()>, Bytes), RequestError> {
         let start = Instant::now();
-        let within = if label.needs_lease() {
-            let left = self.gate.left().ok_or(RequestError::NotLeading)?;
-            within.min(left)
-        } else {
-            within
+        if label.needs_lease() && self.gate.left().is_none() {
+            return Err(RequestError::NotLeading);
+        }
+        let lease_ended = async {
+            if label.needs_lease() {
+                self.gate.ended().await;
+            } else {
+                std::future::pending().await
+            }
         };
         let form = request.headers().get(ACCEPT).cloned();
         let exchange = async {
@@ -476,7 +480,13 @@ impl Api {
                 _ => Ok((Response::from_parts(head, ()), body)),
             }
         };
-        let result = timeout(within, exchange).await.unwrap_or(Err(RequestError::Timeout(within)));
+        let result = tokio::select! {
+            biased;
+            result = timeout(within, exchange) => {
+                result.unwrap_or(Err(RequestError::Timeout(within)))
+            }
+            () = lease_ended => Err(RequestError::Timeout(start.elapsed())),
+        };
         self.count(label, result.as_ref().map(|(head, _)| head.status()), start);
         result
     }

@@ -1,11 +1,12 @@
 //! Whether writes may be sent: always, or for as long as a lease is held.
 //!
-//! It is asked at the moment of writing, not when the work was taken up. What it grants is bounded
+//! The gate is asked at the moment of writing, not when the work was taken up. What it grants is bounded
 //! on both sides: a write may begin until the renew deadline, and must have its answer before the
 //! lease can be taken by another. Both are counted from when the last renewal was *sent*, which is
-//! before the API server stored it and so before anybody else saw it.
+//! before the API server stored it and so before anybody else saw it. A renewal extends the time of
+//! writes that are under way, so a write may take longer than one claim lasts.
 //!
-//! They are counted by two clocks, and the one that has gone further counts, since the monotonic clock
+//! Two clocks count the time, and the longer time is valid, since the monotonic clock
 //! stands still while the machine sleeps. A wall clock that is set tells no time: the gate is shut until
 //! the next renewal.
 
@@ -13,13 +14,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use parking_lot::Mutex;
-use tokio::time::Instant;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep};
 
 /// The right to write. Clones share it.
 #[derive(Clone)]
 pub struct WriteGate {
-    state: Arc<Mutex<State>>,
+    state: Arc<watch::Sender<State>>,
     wall: Arc<dyn Fn() -> Timestamp + Send + Sync>,
 }
 
@@ -35,7 +36,10 @@ pub struct Sent {
 enum State {
     Open,
     Shut,
+    /// Writes may begin, and end.
     Leased(Lease),
+    /// No write may begin. Those under way may end within the lease.
+    Closing(Lease),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -48,12 +52,16 @@ struct Lease {
 impl WriteGate {
     /// Open for good: nobody else writes.
     pub fn open() -> Self {
-        Self { state: Arc::new(Mutex::new(State::Open)), wall: Arc::new(|| Timestamp::MIN) }
+        Self::new(State::Open, || Timestamp::MIN)
     }
 
     /// Shut, until [`WriteGate::grant`]. `wall` is the system's wall clock.
     pub fn shut(wall: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
-        Self { state: Arc::new(Mutex::new(State::Shut)), wall: Arc::new(wall) }
+        Self::new(State::Shut, wall)
+    }
+
+    fn new(state: State, wall: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
+        Self { state: Arc::new(watch::Sender::new(state)), wall: Arc::new(wall) }
     }
 
     /// Now, for a renewal that is about to be sent.
@@ -64,25 +72,66 @@ impl WriteGate {
     /// Opens it after a renewal of the lease. Writes may begin until `begin_within` after that was
     /// sent, and end until `end_within` after that.
     pub fn grant(&self, sent: Sent, begin_within: Duration, end_within: Duration) {
-        *self.state.lock() = State::Leased(Lease { sent, begin_within, end_within });
+        self.state.send_replace(State::Leased(Lease { sent, begin_within, end_within }));
     }
 
-    /// Shuts it.
+    /// Lets no write begin. Those under way have the time that the last grant gave them.
     pub fn close(&self) {
-        *self.state.lock() = State::Shut;
+        self.state.send_modify(|state| match *state {
+            State::Open => *state = State::Shut,
+            State::Leased(lease) => *state = State::Closing(lease),
+            State::Shut | State::Closing(_) => {}
+        });
     }
 
-    /// For how long a write may take that begins now; `None` if none may begin. An open gate sets
-    /// no bound.
+    /// Lets no write begin, and ends those under way: another may hold the lease already.
+    pub fn revoke(&self) {
+        self.state.send_replace(State::Shut);
+    }
+
+    /// How long a write may take that begins now, unless the lease is renewed meanwhile; `None` if
+    /// none may begin. An open gate sets no bound.
     pub fn left(&self) -> Option<Duration> {
-        let lease = match *self.state.lock() {
+        let lease = match *self.state.borrow() {
             State::Open => return Some(Duration::MAX),
-            State::Shut => return None,
+            State::Shut | State::Closing(_) => return None,
             State::Leased(lease) => lease,
         };
-        let by_wall = Duration::try_from((self.wall)().duration_since(lease.sent.wall)).ok()?;
-        let elapsed = lease.sent.at.elapsed().max(by_wall);
+        let elapsed = self.elapsed(lease.sent)?;
         (elapsed < lease.begin_within).then(|| lease.end_within.saturating_sub(elapsed))
+    }
+
+    /// Completes when no write may be under way any more: when the time that the last grant gave is
+    /// over, and no new one came meanwhile.
+    pub async fn ended(&self) {
+        let mut state = self.state.subscribe();
+        loop {
+            let left = match *state.borrow_and_update() {
+                State::Open => None,
+                State::Shut => return,
+                State::Leased(lease) | State::Closing(lease) => {
+                    let elapsed = self.elapsed(lease.sent).unwrap_or(Duration::MAX);
+                    Some(lease.end_within.saturating_sub(elapsed))
+                }
+            };
+            let over = async {
+                match left {
+                    Some(left) => sleep(left).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                changed = state.changed() => if changed.is_err() { return },
+                () = over => return,
+            }
+        }
+    }
+
+    /// The time since then by the clock that has gone further; `None` if the wall clock was set back.
+    fn elapsed(&self, sent: Sent) -> Option<Duration> {
+        let by_wall = Duration::try_from((self.wall)().duration_since(sent.wall)).ok()?;
+        Some(sent.at.elapsed().max(by_wall))
     }
 }
 
@@ -118,6 +167,46 @@ mod tests {
         gate.grant(gate.sending(), BEGIN, END);
         assert!(gate.left().is_some());
         gate.clone().close();
+        assert_eq!(gate.left(), None);
+    }
+
+    /// In how many seconds writes that are under way have to end.
+    async fn ends_in(gate: &WriteGate) -> f64 {
+        let begin = Instant::now();
+        gate.ended().await;
+        begin.elapsed().as_secs_f64()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_write_under_way_goes_on_for_as_long_as_the_lease_is_renewed() {
+        let (gate, _) = gate();
+        gate.grant(gate.sending(), BEGIN, END);
+        let renewed = gate.clone();
+        let ends = tokio::spawn(async move { ends_in(&gate).await });
+        for _ in 0..10 {
+            tokio::time::sleep(Duration::from_secs(9)).await;
+            assert!(!ends.is_finished());
+            renewed.grant(renewed.sending(), BEGIN, END);
+        }
+        assert!((ends.await.unwrap() - 105.0).abs() < 0.1, "a lease after the last renewal");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn after_a_loss_no_write_begins_and_those_under_way_end_with_the_claim() {
+        let (gate, _) = gate();
+        gate.grant(gate.sending(), BEGIN, END);
+        tokio::time::advance(Duration::from_secs(10)).await;
+        gate.close();
+        assert_eq!(gate.left(), None);
+        assert!((ends_in(&gate).await - 5.0).abs() < 0.1);
+        gate.grant(gate.sending(), BEGIN, END);
+        let ends = tokio::spawn({
+            let gate = gate.clone();
+            async move { ends_in(&gate).await }
+        });
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        gate.revoke();
+        assert!((ends.await.unwrap() - 1.0).abs() < 0.1, "at once if another has the lease");
         assert_eq!(gate.left(), None);
     }
 

@@ -6,9 +6,13 @@ use prometheus::{
     HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts, Registry, core::Collector,
 };
 
+use crate::observe::{Readiness, Sign};
+
 /// Counters of requests and watches. Clones share them.
 #[derive(Clone, Debug)]
 pub struct Metrics {
+    /// Whether each resource is being watched, for readiness.
+    signs: Vec<(&'static str, Sign)>,
     requests: IntCounterVec,
     latency: HistogramVec,
     relists: IntCounterVec,
@@ -25,6 +29,7 @@ impl Metrics {
     /// A metric of the same name is registered already.
     pub fn register(registry: &Registry) -> prometheus::Result<Self> {
         Ok(Self {
+            signs: Vec::new(),
             requests: kept(
                 registry,
                 IntCounterVec::new(
@@ -103,6 +108,26 @@ impl Metrics {
         })
     }
 
+    /// Tells `readiness` too whether nodes and pods are being watched.
+    pub fn telling(mut self, readiness: &Readiness) -> Self {
+        self.signs = vec![
+            ("nodes", readiness.sign("watch of nodes")),
+            ("pods", readiness.sign("watch of pods")),
+        ];
+        self
+    }
+
+    fn sign(&self, resource: &str) -> Option<&Sign> {
+        self.signs.iter().find_map(|(of, sign)| (*of == resource).then_some(sign))
+    }
+
+    /// A list failed, or a watch ended, for this reason.
+    pub(super) fn lost_sight(&self, resource: &str, cause: &str) {
+        if let Some(sign) = self.sign(resource) {
+            sign.bad(&cause);
+        }
+    }
+
     pub(super) fn request(&self, verb: &str, resource: &str, code: &str, took: Duration) {
         self.requests.with_label_values(&[verb, resource, code]).inc();
         self.latency.with_label_values(&[verb, resource]).observe(took.as_secs_f64());
@@ -118,6 +143,9 @@ impl Metrics {
 
     pub(super) fn connected(&self, resource: &str, yes: bool) {
         self.connected.with_label_values(&[resource]).set(i64::from(yes));
+        if yes && let Some(sign) = self.sign(resource) {
+            sign.good();
+        }
     }
 
     /// A part of an object counts as absent.

@@ -148,6 +148,7 @@ pub async fn run<I: Index>(
                 failures += 1;
                 let pause = pause(failures, who, error.asked);
                 let error = error.cause;
+                watcher.metrics.lost_sight(I::RESOURCE, &error);
                 warn!(
                     resource = I::RESOURCE,
                     error,
@@ -421,6 +422,7 @@ impl<I: Index> Watcher<I> {
             broke = end != End::Closed || opened.elapsed() < WATCH_LEAST;
             self.metrics.connected(I::RESOURCE, false);
             self.metrics.watch_ended(I::RESOURCE, end.label());
+            self.metrics.lost_sight(I::RESOURCE, end.cause());
             if end == End::Expired {
                 info!(
                     resource = I::RESOURCE,

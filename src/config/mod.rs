@@ -16,6 +16,7 @@ use std::time::Duration;
 use clap::ValueEnum;
 
 use crate::drain::Policy;
+use crate::leader::Times;
 
 pub use lint::{Finding, lint};
 pub use problem::{Problem, Severity};
@@ -43,6 +44,15 @@ impl Compat {
     }
 }
 
+/// How one of several replicas is elected to work.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Election {
+    /// Namespace of the lease.
+    pub namespace: String,
+    /// The times.
+    pub times: Times,
+}
+
 /// Everything that a run of the controller can be told.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -56,9 +66,11 @@ pub struct Config {
     pub listen: SocketAddr,
     /// By which rules pods are judged.
     pub compat: Compat,
-    /// Namespace of the lease by which one of several replicas is elected to work; `None` if there
-    /// is but one, which works at once.
-    pub election: Option<String>,
+    /// How one of several replicas is elected to work; `None` if there is but one, which works at
+    /// once.
+    pub election: Option<Election>,
+    /// UID of the pod in which this process is the only one of its kind, if it is in a pod.
+    pub pod_uid: Option<String>,
     /// Name of this process in events: the pod's name, or the host's.
     pub instance: String,
     /// Which nodes are cordoned and drained, and how. Empty: none.

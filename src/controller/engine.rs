@@ -7,6 +7,7 @@ use std::time::Duration;
 use futures::FutureExt;
 use jiff::Timestamp;
 use prometheus::Registry;
+use tokio::sync::mpsc;
 use tokio::task::{JoinError, JoinHandle, JoinSet};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -16,19 +17,20 @@ use tracing::{info, warn};
 use super::drain::DrainMetrics;
 use super::ingest::{Nodes, Pods};
 use super::judge::View;
+use super::metrics::{self, Panics};
 use super::preflight;
 use super::pump::Carrier;
 use super::requests::{ApiRequests, ByEvents};
 use super::run::{Failed, StartError};
 use super::state::Shared;
+use super::time_watch;
 use super::work::{Hands, Work};
-use super::{metrics, time_watch};
 use crate::clock::{Clock, system_time};
 use crate::cluster::{self, Api, Cluster, WriteGate, watch};
-use crate::config::Config;
+use crate::config::{Config, Election};
 use crate::evict::{self, Drainer, Evictor, OrderMetrics, Pace};
-use crate::leader::{self, Candidate, Times};
-use crate::observe::{Event, EventLane, EventMetrics, Gate, Recorder};
+use crate::leader::{self, Candidate, Identity, Term};
+use crate::observe::{Event, EventLane, EventMetrics, Gate, Readiness, Recorder};
 
 /// For how long requests in flight may go on after the stop was asked for: one request's timeout
 /// and a little more, within the grace period that `deploy/` grants.
@@ -43,9 +45,7 @@ pub(super) struct Surroundings {
     /// The system's wall clock, which may step.
     pub(super) wall: Arc<dyn Fn() -> Timestamp + Send + Sync>,
     /// Identity in the election.
-    pub(super) identity: String,
-    /// The election's times.
-    pub(super) times: Times,
+    pub(super) identity: Identity,
     /// Who decides.
     pub(super) hands: Hands,
     /// Tells this controller's jitter from that of others.
@@ -60,8 +60,7 @@ impl Surroundings {
         Self {
             clock: Clock::system(),
             wall: Arc::new(system_time),
-            identity: leader::identity(&config.instance),
-            times: Times::default(),
+            identity: Identity::new(&config.instance, config.pod_uid.as_deref()),
             hands: Hands::Threads,
             seed: rand::random(),
             #[cfg(test)]
@@ -82,8 +81,9 @@ pub(super) struct Prepared {
     order_metrics: OrderMetrics,
     leader_metrics: leader::Metrics,
     cluster_metrics: cluster::Metrics,
+    panics: Panics,
     aligned: bool,
-    election: Option<String>,
+    election: Option<Election>,
     surroundings: Surroundings,
 }
 
@@ -126,9 +126,11 @@ impl Prepared {
         let evict_metrics = evict::Metrics::register(registry, Arc::clone(&shared.backlog))?;
         let order_metrics = OrderMetrics::register(registry, Arc::clone(&shared.orders))?;
         let leader_metrics = leader::Metrics::register(registry, !elects)?;
+        let panics = Panics::register(registry)?;
 
         let (server, wait) = (&cluster.server, config.api_server_wait);
-        preflight::check(&api, server, election.as_deref(), drains, wait).await?;
+        let namespace = election.as_ref().map(|election| election.namespace.as_str());
+        preflight::check(&api, server, namespace, drains, wait).await?;
         let aligned = time_watch::align(&shared, &api).await;
         Ok(Self {
             shared,
@@ -141,6 +143,7 @@ impl Prepared {
             order_metrics,
             leader_metrics,
             cluster_metrics,
+            panics,
             aligned,
             election,
             surroundings,
@@ -148,12 +151,18 @@ impl Prepared {
     }
 
     /// Begins to watch, to take part in the election, and to work. The gates open with the first
-    /// complete lists of nodes and pods.
-    pub(super) fn begin(self, (nodes_known, pods_known): (Gate, Gate)) -> Engine {
+    /// complete lists of nodes and pods. What is lost later goes to `readiness`.
+    pub(super) fn begin(
+        self,
+        (nodes_known, pods_known): (Gate, Gate),
+        readiness: &Readiness,
+    ) -> Engine {
         let Self { shared, api, gate, lane, recorder, pace, .. } = self;
         let (evict_metrics, order_metrics) = (self.evict_metrics, self.order_metrics);
         let leader_metrics = self.leader_metrics;
-        let Surroundings { clock, wall, identity, times, hands, seed, .. } = self.surroundings;
+        #[cfg(test)]
+        let flaw = self.surroundings.flaw;
+        let Surroundings { clock, wall, identity, hands, seed, .. } = self.surroundings;
         let watched = shared.drains.as_ref().map(|drains| Arc::clone(&drains.watched));
         let requests = ApiRequests { api: api.clone(), watched };
         let evictor = Evictor::new(
@@ -174,13 +183,13 @@ impl Prepared {
             clock.clone(),
             Arc::clone(&pace),
         );
-        let carrier = Carrier { evictor, drainer };
+        let carrier = Arc::new(Carrier { evictor, drainer });
         let (stop, blind) = (CancellationToken::new(), CancellationToken::new());
         let in_flight = TaskTracker::new();
         let listed = [CancellationToken::new(), CancellationToken::new()];
         let [nodes_listed, pods_listed] = listed.clone();
         let mut watches = JoinSet::new();
-        let metrics = &self.cluster_metrics;
+        let metrics = self.cluster_metrics.telling(readiness);
         let nodes = Nodes::new(Arc::clone(&shared), metrics.clone());
         let nodes = watch::run(api.clone(), metrics.clone(), nodes, seed, move || {
             nodes_known.open();
@@ -193,24 +202,28 @@ impl Prepared {
             pods_listed.cancel();
         });
         watches.spawn(blind.clone().run_until_cancelled_owned(pods).map(drop));
-        let (leads, resign) = (CancellationToken::new(), CancellationToken::new());
+        let resign = CancellationToken::new();
+        // One term at a time: the next one begins after the work of the one before has ended.
+        let (terms, terms_to_work) = mpsc::channel(1);
         let work = Work {
             shared: Arc::clone(&shared),
             api: api.clone(),
             carrier,
             pace: Arc::clone(&pace),
-            listed,
+            listed: listed.clone(),
             in_flight: in_flight.clone(),
+            panics: self.panics,
+            gate: gate.clone(),
             hands,
             seed,
         };
-        let work = tokio::spawn(work.run(leads.clone(), stop.clone()));
+        let work = tokio::spawn(work.run(terms_to_work, stop.clone()));
         let clocks =
             time_watch::run(Arc::clone(&shared), api.clone(), self.aligned, move || wall());
         let clocks = tokio::spawn(stop.clone().run_until_cancelled_owned(clocks).map(drop));
         let last_events = CancellationToken::new();
         let events = tokio::spawn(send_events(lane, api.clone(), pace, last_events.clone()));
-        let candidate = self.election.map(|namespace| Candidate {
+        let candidate = self.election.map(|Election { namespace, times }| Candidate {
             api,
             namespace,
             identity,
@@ -218,8 +231,12 @@ impl Prepared {
             gate,
             metrics: leader_metrics,
             clock,
+            synced: listed,
+            sign: readiness.sign("lease that can be read"),
+            #[cfg(test)]
+            flaw: flaw.and_then(super::flaw::Flaw::of_candidate),
         });
-        let election = tokio::spawn(elect(candidate, leads, resign.clone()));
+        let election = tokio::spawn(elect(candidate, terms, resign.clone()));
         Engine {
             shared,
             stop,
@@ -256,7 +273,7 @@ pub(super) struct Engine {
     /// Gives the lease back.
     resign: CancellationToken,
     /// Takes part in the election, if there is one.
-    election: JoinHandle<Result<(), leader::Lost>>,
+    election: JoinHandle<()>,
 }
 
 impl Engine {
@@ -268,10 +285,7 @@ impl Engine {
                 Ok(Err(failed)) => return failed,
                 other => other.map(drop),
             },
-            election = &mut self.election => match election {
-                Ok(Err(lost)) => return lost.into(),
-                other => other.map(drop),
-            },
+            election = &mut self.election => election,
             clocks = &mut self.clocks => clocks,
             Some(watch) = self.watches.join_next() => watch,
             events = &mut self.events => events,
@@ -310,8 +324,8 @@ impl Engine {
         }
         self.resign.cancel();
         let elected = match self.election.await {
-            Err(aborted) if aborted.is_cancelled() => Ok(()),
-            elected => flatten(elected),
+            Err(panic) if panic.is_panic() => Err(ended(Err(panic))),
+            _ => Ok(()),
         };
         worked.and(clocks).and(elected)
     }
@@ -329,18 +343,14 @@ impl Engine {
     }
 }
 
-/// Leads when the election is won, or at once if there is none, until `resign`.
-async fn elect(
-    candidate: Option<Candidate>,
-    leads: CancellationToken,
-    resign: CancellationToken,
-) -> Result<(), leader::Lost> {
+/// Takes part in the election until `resign`. Without one it leads at once and for good.
+async fn elect(candidate: Option<Candidate>, terms: mpsc::Sender<Term>, resign: CancellationToken) {
     if let Some(candidate) = candidate {
-        return leader::run(candidate, leads, resign).await;
+        return leader::run(candidate, terms, resign).await;
     }
-    leads.cancel();
+    // If nobody works any more, that is said elsewhere.
+    let _ = terms.send(Term::default()).await;
     resign.cancelled().await;
-    Ok(())
 }
 
 /// Sends events until `stop`, and lets evictions that wait for a place in the window go first.

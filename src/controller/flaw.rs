@@ -1,5 +1,7 @@
 //! What is wrong with a controller on purpose, so that a check can show that it is able to fail.
 
+use crate::leader;
+
 /// A flaw inside of the controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Flaw {
@@ -23,4 +25,19 @@ pub(super) enum Flaw {
     TrustsOrders,
     /// Drains evict what the policy leaves.
     EvictsProtected,
+    /// A lease that is not there is taken at once.
+    TakesDeletedLease,
+    /// A lease without holder is taken at once, whoever emptied it.
+    TakesEmptiedLease,
+}
+
+impl Flaw {
+    /// The same, if it is one of the election.
+    pub(super) fn of_candidate(self) -> Option<leader::Flaw> {
+        match self {
+            Self::TakesDeletedLease => Some(leader::Flaw::TakesDeletedLease),
+            Self::TakesEmptiedLease => Some(leader::Flaw::TakesEmptiedLease),
+            _ => None,
+        }
+    }
 }

@@ -9,6 +9,37 @@ use prometheus::{IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
 use super::state::Shared;
 use crate::evict::Pace;
 
+/// Counts panics in the work on one object. Clones share the counter.
+#[derive(Clone, Debug)]
+pub(super) struct Panics(IntCounterVec);
+
+impl Panics {
+    pub(super) fn register(registry: &Registry) -> prometheus::Result<Self> {
+        let counter = IntCounterVec::new(
+            Opts::new(
+                "ostrakon_panics_total",
+                "Panics in the work on one object, by kind of work: eviction, record, drain. Each is \
+                 tried again. Any is a fault: the log names the object.",
+            ),
+            &["work"],
+        )?;
+        for kind in ["eviction", "record", "drain"] {
+            counter.with_label_values(&[kind]);
+        }
+        registry.register(Box::new(counter.clone()))?;
+        Ok(Self(counter))
+    }
+
+    pub(super) fn count(&self, kind: &str) {
+        self.0.with_label_values(&[kind]).inc();
+    }
+
+    #[cfg(test)]
+    pub(super) fn counted(&self, kind: &str) -> u64 {
+        self.0.with_label_values(&[kind]).get()
+    }
+}
+
 /// Reads the queues of a running controller.
 struct Queues {
     shared: Arc<Shared>,

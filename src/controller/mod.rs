@@ -23,6 +23,7 @@ mod pump;
 mod records;
 mod requests;
 mod run;
+mod runner;
 #[cfg(test)]
 mod simulation;
 #[cfg(test)]

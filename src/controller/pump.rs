@@ -1,23 +1,19 @@
 //! Carries what is due from the timers to the evictor, and its outcome back.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
 use super::judge::View;
 use super::requests::{ApiRequests, ByEvents};
+use super::runner::{AFTER_PANIC, Panicked, Runner};
 use super::state::{Shared, TimerKey, Work};
 use crate::evict::{Drainer, Evictor, HANGS, Job, OrderState, OrderedJob, Outcome, Pace, Turns};
 use crate::model::PodRef;
 use crate::pipeline::{self, Fired, Token};
-
-/// Pause before an eviction comes again that ended without an outcome.
-const AFTER_PANIC: Duration = Duration::from_secs(10);
 
 /// Carries out evictions of both kinds.
 pub(super) struct Carrier {
@@ -120,12 +116,12 @@ pub(super) async fn take_due(
 }
 
 /// Hands evictions to the evictor, as many at a time as its window has places, until `stop`. Those
-/// in flight then go on, tracked by `in_flight`.
+/// in flight then go on, in the hands of the `runner`.
 pub(super) async fn carry(
     queue: Arc<Queue>,
     carrier: Arc<Carrier>,
     pace: Arc<Pace>,
-    in_flight: TaskTracker,
+    runner: Runner,
     stop: CancellationToken,
 ) {
     loop {
@@ -136,9 +132,11 @@ pub(super) async fn carry(
             };
             let (pace, queue) = (Arc::clone(&pace), Arc::clone(&queue));
             let mut place = Place { pace, queue, hangs: false };
-            let carrier = Arc::clone(&carrier);
-            in_flight.spawn(async move {
-                let outcome = {
+            let (carrier, handed_out) = (Arc::clone(&carrier), Arc::new(handed_out));
+            let pod = handed_out.task.pod().to_string();
+            let work = {
+                let handed_out = Arc::clone(&handed_out);
+                async move {
                     let work = carrier.carry_out(&handed_out);
                     tokio::pin!(work);
                     if let Ok(outcome) = tokio::time::timeout(HANGS, &mut work).await {
@@ -147,9 +145,11 @@ pub(super) async fn carry(
                         place.hang();
                         work.await
                     }
-                };
-                handed_out.finish(&outcome);
-                drop(place);
+                }
+            };
+            runner.run("eviction", pod, work, move |ended| match ended {
+                Ok(outcome) => handed_out.finish(&outcome),
+                Err(Panicked) => handed_out.finish(&Outcome::Again(AFTER_PANIC)),
             });
         }
         tokio::select! {
@@ -187,15 +187,13 @@ impl Drop for Place {
     }
 }
 
-/// An eviction that was handed out by the timers. It goes back to them in every case: if the work
-/// on it panics, it comes again.
+/// An eviction that was handed out by the timers, and goes back to them.
 pub(super) struct HandedOut {
     shared: Arc<Shared>,
     shard: usize,
     key: TimerKey,
     token: Token,
     task: Task,
-    finished: bool,
 }
 
 impl HandedOut {
@@ -206,7 +204,7 @@ impl HandedOut {
         token: Token,
         task: Task,
     ) -> Self {
-        Self { shared: Arc::clone(shared), shard, key, token, task, finished: false }
+        Self { shared: Arc::clone(shared), shard, key, token, task }
     }
 
     /// Whether it is still wanted: it was not disarmed since.
@@ -214,12 +212,11 @@ impl HandedOut {
         self.shared.timers[self.shard].is_current(&self.key, self.token)
     }
 
-    pub(super) fn finish(mut self, outcome: &Outcome) {
+    pub(super) fn finish(&self, outcome: &Outcome) {
         #[cfg(test)]
         if self.shared.flaw == Some(super::flaw::Flaw::ForgetsFailures) {
             return self.forget();
         }
-        self.finished = true;
         match outcome {
             Outcome::Reconsider => {
                 let timers = &self.shared.timers[self.shard];
@@ -235,34 +232,20 @@ impl HandedOut {
                     Task::Drain(_) => {}
                 }
             }
-            Outcome::Again(pause) => self.again(*pause),
+            Outcome::Again(pause) => {
+                let not_before = Instant::now() + *pause;
+                let retry =
+                    pipeline::Outcome::Retry { not_before, value: self.task.clone().into_work() };
+                self.shared.timers[self.shard].complete(&self.key, self.token, retry);
+            }
         }
     }
 
     /// Loses it, as a controller must not.
     #[cfg(test)]
-    pub(super) fn forget(mut self) {
-        self.finished = true;
+    pub(super) fn forget(&self) {
         let timers = &self.shared.timers[self.shard];
         timers.complete(&self.key, self.token, pipeline::Outcome::Done);
-    }
-
-    fn again(&self, pause: Duration) {
-        let value = self.task.clone().into_work();
-        let retry = pipeline::Outcome::Retry { not_before: Instant::now() + pause, value };
-        self.shared.timers[self.shard].complete(&self.key, self.token, retry);
-    }
-}
-
-impl Drop for HandedOut {
-    fn drop(&mut self) {
-        // One that is dropped at the stop goes nowhere: the next process finds the pod itself.
-        if !self.finished && std::thread::panicking() {
-            let pod = self.task.pod();
-            tracing::error!(%pod, uid = %pod.uid,
-                "the eviction panicked; it will be tried again");
-            self.again(AFTER_PANIC);
-        }
     }
 }
 

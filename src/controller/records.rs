@@ -8,9 +8,9 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 
+use super::runner::{AFTER_PANIC, Panicked, Runner};
 use super::state::Shared;
 use crate::backoff::Backoff;
 use crate::cluster::{Api, RequestError};
@@ -36,7 +36,7 @@ pub(super) async fn run(
     api: Api,
     pods_listed: CancellationToken,
     stop: CancellationToken,
-    tasks: TaskTracker,
+    runner: Runner,
 ) {
     tokio::select! {
         biased;
@@ -58,14 +58,19 @@ pub(super) async fn run(
             slot = Arc::clone(&slots).acquire_owned() => slot,
         };
         let Ok(slot) = slot else { return };
-        let (shared, api, failures) = (Arc::clone(&shared), api.clone(), Arc::clone(&failures));
-        tasks.spawn(async move {
-            let outcome = match write(&shared, &api, &fired.key).await {
-                Ok(written) => {
+        let (name, failures) = (fired.key.clone(), Arc::clone(&failures));
+        let work = {
+            let (shared, api) = (Arc::clone(&shared), api.clone());
+            async move { write(&shared, &api, &name).await }
+        };
+        let shared = Arc::clone(&shared);
+        runner.run("record", fired.key.to_string(), work, move |ended| {
+            let outcome = match ended {
+                Ok(Ok(written)) => {
                     failures.remove(&fired.key);
                     if written { again(UNTIL_SEEN) } else { Outcome::Done }
                 }
-                Err(error) => {
+                Ok(Err(error)) => {
                     let tries = {
                         let mut tries = failures.entry(fired.key.clone()).or_default();
                         *tries += 1;
@@ -79,6 +84,7 @@ pub(super) async fn run(
                     }
                     again(pause)
                 }
+                Err(Panicked) => again(AFTER_PANIC),
             };
             shared.records.complete(&fired.key, fired.token, outcome);
             drop(slot);
@@ -181,7 +187,7 @@ mod tests {
                 api,
                 pods_listed.clone(),
                 CancellationToken::new(),
-                TaskTracker::new(),
+                Runner::alone(),
             ));
             Self { shared, sent, pods_listed }
         }

@@ -12,7 +12,6 @@ use super::engine::{Engine, Prepared, Surroundings, ended};
 use super::preflight::PreflightError;
 use crate::cluster::Cluster;
 use crate::config::Config;
-use crate::leader;
 use crate::observe::{Endpoints, ListenError, Readiness, serve};
 use crate::pipeline;
 
@@ -39,9 +38,6 @@ pub enum Failed {
     /// The system grants no threads.
     #[error("cannot start the worker threads: {0}; check the limits of processes and memory")]
     Threads(std::io::Error),
-    /// Another process leads, or may.
-    #[error(transparent)]
-    Lease(#[from] leader::Lost),
     /// A task ended or panicked.
     #[error("a task ended, so the process must be restarted: {0}")]
     Task(String),
@@ -58,7 +54,7 @@ pub struct Running {
 }
 
 /// Starts a controller on a cluster, which is waited for if it cannot be reached yet. It works at
-/// once or, where a leader is elected, as soon as it leads. The endpoints are served from the
+/// once or, where a leader is elected, whenever it leads. The endpoints are served from the
 /// beginning: who looks whether the process lives must not end it because it waits.
 ///
 /// # Errors
@@ -70,7 +66,7 @@ pub async fn start(cluster: Cluster, config: &Config) -> Result<Running, StartEr
     let reached = readiness.gate("API server");
     let gates = (readiness.gate("list of nodes"), readiness.gate("list of pods"));
     let endpoints = CancellationToken::new();
-    let shown = Endpoints { registry: registry.clone(), readiness };
+    let shown = Endpoints { registry: registry.clone(), readiness: readiness.clone() };
     let (address, served) = serve(config.listen, shown, endpoints.clone()).await?;
     let endpoints = endpoints.drop_guard();
 
@@ -80,7 +76,7 @@ pub async fn start(cluster: Cluster, config: &Config) -> Result<Running, StartEr
     reached.open();
     info!(%address, server, version = env!("CARGO_PKG_VERSION"),
         rules = config.compat.rules(), "started");
-    Ok(Running { engine: prepared.begin(gates), endpoints, served, address })
+    Ok(Running { engine: prepared.begin(gates, &readiness), endpoints, served, address })
 }
 
 impl Running {
@@ -101,7 +97,7 @@ impl Running {
     /// ends.
     ///
     /// # Errors
-    /// A worker had panicked, or the lease was lost.
+    /// A worker had panicked.
     pub async fn stop(self) -> Result<(), Failed> {
         let stopped = self.engine.stop().await;
         drop(self.endpoints);

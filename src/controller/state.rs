@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::drain::{DrainMetrics, Drains, Reporter};
-use super::ingest::Rates;
+use super::ingest::{self, Rates};
 use crate::clock::Clock;
 use crate::cluster::View;
 use crate::config::Compat;
@@ -17,6 +17,7 @@ use crate::evict::{Backlog, Order, Ordered, Orders};
 use crate::model::{NodeName, PodRef, Uid, Verdict};
 use crate::observe::Recorder;
 use crate::pipeline::{SHARDS, Sharded, TimedQueue, WorkQueue, shard_of};
+use crate::taint::anchor;
 
 /// Between the pods of one order, so that they come due in the order in which they were given.
 const IN_A_ROW: Duration = Duration::from_millis(1);
@@ -141,6 +142,37 @@ impl Shared {
         names.sort_unstable();
         for name in names {
             self.node_changed(name);
+        }
+    }
+
+    /// Stops queueing. What is queued, armed or known of evictions stays until
+    /// [`forget_work`](Self::forget_work).
+    pub(super) fn stand_by(&self) {
+        self.leads.store(false, Ordering::SeqCst);
+    }
+
+    /// Forgets everything that belongs to the work and not to the view: who leads next starts from
+    /// what the API stores, also if that is this process. Nothing may be at work any more.
+    pub(super) fn forget_work(&self) {
+        for timers in &self.timers {
+            timers.clear();
+        }
+        self.records.clear();
+        self.backlog.clear();
+        self.orders.clear();
+        if let Some(drains) = &self.drains {
+            drains.due.clear();
+            drains.ledger.lock().forget_claims();
+        }
+        self.nodes.reopen();
+        self.pods.reopen();
+        // Another may have led before this process knew that it does no more, and what that one has
+        // recorded since counts.
+        for name in self.view.node_names() {
+            self.view.refresh_node(&name, |anchors, node| match ingest::recorded(node) {
+                Some(record) => anchor::adopted(anchors, &record),
+                None => anchors.clone(),
+            });
         }
     }
 

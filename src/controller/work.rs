@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use tokio::runtime::Handle;
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -10,24 +11,30 @@ use tokio_util::task::TaskTracker;
 use super::drain::{self, Conductor};
 use super::engine::ended;
 use super::handler::Decider;
+use super::metrics::Panics;
 use super::pump::{self, Carrier};
 use super::records;
 use super::run::Failed;
+use super::runner::Runner;
 use super::state::Shared;
-use crate::cluster::Api;
+use crate::cluster::{Api, WriteGate};
 use crate::evict::Pace;
+use crate::leader::Term;
 use crate::pipeline::{Pipeline, SHARDS};
 
-/// The work of a controller, not begun.
+/// The work of a controller, through all its terms.
 pub(super) struct Work {
     pub(super) shared: Arc<Shared>,
     pub(super) api: Api,
-    pub(super) carrier: Carrier,
+    pub(super) carrier: Arc<Carrier>,
     pub(super) pace: Arc<Pace>,
     /// Cancelled once the nodes are known, and once the pods are.
     pub(super) listed: [CancellationToken; 2],
     /// Evictions and records in flight.
     pub(super) in_flight: TaskTracker,
+    pub(super) panics: Panics,
+    /// Says until when a request may be in flight after the lease was lost.
+    pub(super) gate: WriteGate,
     pub(super) hands: Hands,
     /// Tells this controller's jitter from that of others.
     pub(super) seed: u128,
@@ -90,44 +97,103 @@ async fn decide_here(shared: &Shared, decider: &Decider) {
 }
 
 impl Work {
-    /// Waits until this process `leads`, and works until `stop`. Then it takes no new work and
-    /// returns; what is in flight goes on.
+    /// Works in each of the `terms` until `stop`. Then it takes no new work and returns; what is in
+    /// flight goes on.
+    ///
+    /// Every term begins from what the API stores, as it is in the view. Of the work of the one
+    /// before nothing is left, neither in flight nor in a queue.
     ///
     /// # Errors
     /// A part has ended that must not, and so must the process.
     pub(super) async fn run(
         self,
-        leads: CancellationToken,
+        mut terms: mpsc::Receiver<Term>,
         stop: CancellationToken,
     ) -> Result<(), Failed> {
-        if stop.run_until_cancelled(leads.cancelled()).await.is_none() {
-            return Ok(());
+        for number in 0.. {
+            let Some(term) = stop.run_until_cancelled(terms.recv()).await else { return Ok(()) };
+            let Some(term) = term else {
+                // The election has ended, and says why.
+                stop.cancelled().await;
+                return Ok(());
+            };
+            let runner = Runner::new(self.in_flight.clone(), self.panics.clone());
+            self.lead(number, &term, &runner, &stop).await?;
+            if stop.run_until_cancelled(self.finish(&runner)).await.is_none() {
+                return Ok(());
+            }
+            self.shared.forget_work();
+            term.end();
         }
-        let Self { shared, api, carrier, pace, listed, in_flight, hands, seed } = self;
+        Ok(())
+    }
+
+    /// Works until the term is over, or until `stop`.
+    async fn lead(
+        &self,
+        number: u64,
+        term: &Term,
+        runner: &Runner,
+        stop: &CancellationToken,
+    ) -> Result<(), Failed> {
+        let Self { shared, api, carrier, pace, listed, hands, .. } = self;
+        let over = stop.child_token();
         shared.lead();
-        let decider = Arc::new(Decider { shared: Arc::clone(&shared) });
+        let decider = Arc::new(Decider { shared: Arc::clone(shared) });
         let mut tasks = JoinSet::new();
         let queue = Arc::new(pump::Queue::default());
         for shard in 0..SHARDS {
             let queue = Arc::clone(&queue);
-            tasks.spawn(pump::take_due(Arc::clone(&shared), shard, queue, stop.clone()));
+            tasks.spawn(pump::take_due(Arc::clone(shared), shard, queue, over.clone()));
         }
-        tasks.spawn(pump::carry(queue, Arc::new(carrier), pace, in_flight.clone(), stop.clone()));
+        let (carrier, pace) = (Arc::clone(carrier), Arc::clone(pace));
+        tasks.spawn(pump::carry(queue, carrier, pace, runner.clone(), over.clone()));
         if let Some(drains) = &shared.drains {
-            let (shared, drains) = (Arc::clone(&shared), Arc::clone(drains));
+            let (shared, drains) = (Arc::clone(shared), Arc::clone(drains));
+            // Names of sessions must not come again in a later term.
+            let seed = self.seed.wrapping_add(u128::from(number) << 64);
             let conductor = Conductor::new(shared, drains, api.clone(), seed);
-            tasks.spawn(drain::run(conductor, listed.clone(), stop.clone(), in_flight.clone()));
+            tasks.spawn(drain::run(conductor, listed.clone(), over.clone(), runner.clone()));
         }
-        let [_, pods_listed] = listed;
-        let records = records::run(Arc::clone(&shared), api, pods_listed, stop.clone(), in_flight);
+        let pods_listed = listed[1].clone();
+        let (shared_by_lane, api) = (Arc::clone(shared), api.clone());
+        let records = records::run(shared_by_lane, api, pods_listed, over.clone(), runner.clone());
         tasks.spawn(records);
-        tokio::select! {
-            biased;
-            worked = hands.work(&shared, &decider, &stop) => worked?,
-            failed = ended_early(&mut tasks, &stop) => return Err(failed),
+        {
+            let work = async {
+                tokio::select! {
+                    biased;
+                    worked = hands.work(shared, &decider, &over) => worked,
+                    failed = ended_early(&mut tasks, &over) => Err(failed),
+                }
+            };
+            tokio::pin!(work);
+            let worked = tokio::select! {
+                biased;
+                worked = &mut work => worked,
+                () = term.lost() => {
+                    shared.stand_by();
+                    over.cancel();
+                    work.await
+                }
+            };
+            worked?;
         }
         while tasks.join_next().await.is_some() {}
         Ok(())
+    }
+
+    /// Waits for what is in flight, for as long as the lost claim lets it, and drops the rest.
+    async fn finish(&self, runner: &Runner) {
+        self.in_flight.close();
+        tokio::select! {
+            () = self.in_flight.wait() => {}
+            () = self.gate.ended() => {
+                runner.abandon();
+                self.in_flight.wait().await;
+            }
+        }
+        self.in_flight.reopen();
     }
 }
 

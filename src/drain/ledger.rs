@@ -36,8 +36,17 @@ pub struct Ledger {
     begun: AHashMap<Arc<str>, Timestamp>,
     /// Drains whose beginning is on its way to their nodes: by which policy, and when.
     beginning: AHashMap<NodeName, (Arc<str>, Timestamp)>,
-    /// When the drain of a node is to begin, and by which policy.
-    slots: AHashMap<NodeName, (Arc<str>, Timestamp)>,
+    /// When the drain of a node is to begin.
+    slots: AHashMap<NodeName, Slot>,
+}
+
+/// When a drain is to begin, and by which policy.
+#[derive(Debug)]
+struct Slot {
+    policy: Arc<str>,
+    at: Timestamp,
+    /// Whether the node says so.
+    stored: bool,
 }
 
 /// A set of nodes among which a cap counts.
@@ -133,6 +142,19 @@ impl Ledger {
         self.put(name, None);
     }
 
+    /// Forgets what the nodes do not say: grants, who waits, and moments that are not stored. Another
+    /// may have led meanwhile.
+    pub fn forget_claims(&mut self) {
+        let granted: Vec<NodeName> = self.granted.keys().cloned().collect();
+        for name in granted {
+            self.give_back(&name);
+        }
+        self.waiting.clear();
+        self.places.clear();
+        self.beginning.clear();
+        self.slots.retain(|_, slot| slot.stored);
+    }
+
     /// Grants a node to be cordoned, if the caps allow one more and nobody who waits goes first.
     /// Otherwise it waits from now on. A grant counts until the node is seen to be cordoned, or
     /// [given back](Self::give_back).
@@ -181,11 +203,12 @@ impl Ledger {
     /// When the drain of this node is to begin: after its notice, so long after the latest other one
     /// of the policy, and in a window. Asked again for the same node, the answer stays.
     pub fn slot(&mut self, name: &NodeName, policy: &Policy, now: Timestamp) -> Timestamp {
-        if let Some((_, slot)) = self.slots.get(name).filter(|(_, slot)| *slot > now) {
-            return *slot;
+        if let Some(slot) = self.slots.get(name).filter(|slot| slot.at > now) {
+            return slot.at;
         }
         self.slots.remove(name);
-        let others = self.slots.values().filter(|(of, _)| *of == policy.name).map(|(_, at)| *at);
+        let others = self.slots.values().filter(|slot| slot.policy == policy.name);
+        let others = others.map(|slot| slot.at);
         let mut others: Vec<_> = others.chain(self.latest_beginning(policy)).collect();
         others.sort_unstable();
         let opens = |from| policy.next_opening(from).unwrap_or(from);
@@ -198,7 +221,8 @@ impl Ledger {
                 slot = opens(later(other, policy.pace.spacing));
             }
         }
-        self.slots.insert(name.clone(), (Arc::clone(&policy.name), slot));
+        let of = Arc::clone(&policy.name);
+        self.slots.insert(name.clone(), Slot { policy: of, at: slot, stored: false });
         slot
     }
 
@@ -270,7 +294,7 @@ impl Ledger {
         }
         match record.scheduled {
             Some(at) if record.phase == DrainPhase::Scheduled => {
-                self.slots.insert(name.clone(), (policy, at));
+                self.slots.insert(name.clone(), Slot { policy, at, stored: true });
             }
             _ => {
                 self.slots.remove(name);

@@ -94,6 +94,11 @@ impl Backlog {
         self.pods.remove(&uid);
     }
 
+    /// Takes all pods out: this process does not evict any more.
+    pub fn clear(&self) {
+        self.pods.clear();
+    }
+
     /// What is known of a pod in the backlog.
     pub fn get(&self, uid: Uid) -> Option<Condemned> {
         self.pods.get(&uid).map(|entry| entry.clone())

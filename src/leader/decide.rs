@@ -4,139 +4,148 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// The times of an election.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Times {
-    /// For how long a claim holds that is not renewed.
-    pub lease: Duration,
-    /// For how long the leader goes on without a renewal. Less than the lease, so that it has
-    /// stopped when the next one starts.
-    pub renew: Duration,
-    /// Pause between two renewals, and between two tries to renew.
-    pub retry: Duration,
-    /// Pause between two looks of one that stands by. Below a second, so that a lease that was
-    /// given back is taken within one.
-    pub look: Duration,
-}
+use super::{Identity, Times};
 
-impl Default for Times {
-    /// As the control plane's own components have them; only the look is ours.
-    fn default() -> Self {
-        Self {
-            lease: Duration::from_secs(15),
-            renew: Duration::from_secs(10),
-            retry: Duration::from_secs(2),
-            look: Duration::from_millis(800),
-        }
-    }
-}
-
-/// Who claims the lease, as it is stored.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// What the lease says, as it is stored.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Claim {
-    /// Identity of the holder; empty if the lease was given back.
+    /// Identity of the holder; empty if there is none.
     pub holder: String,
-    /// For how long the claim holds after it was last renewed.
+    /// How long the claim says that it is valid after each renewal; zero if it does not say.
     pub duration: Duration,
     /// The stored version, which every renewal changes.
     pub version: String,
+    /// Who made the claim, by the mark that only a claim leaves. Another holder was written by hand.
+    pub claimed_by: Option<String>,
+    /// The holder that released the lease, by the mark that only a release leaves.
+    pub released_by: Option<String>,
 }
 
-/// A claim, and since when this process has seen it stored like that.
+/// What a candidate knows of the lease, and how long it waits for the claims that it has seen.
+///
+/// A claim is a promise of its holder to write no longer than it lasts. The holder keeps it whatever
+/// becomes of the object: if somebody deletes the lease or edits it, the holder goes on until it
+/// notices. So a claim ends in two ways only: its time runs out after it was last seen to change,
+/// or its holder releases it. Everything else that is found stored (one without a holder, one with a
+/// shorter duration, one with another holder) counts as a claim that was made just now.
+///
+/// A lease that is not there tells nothing: it may have been created, renewed and deleted since the last
+/// look. There only the store can help. Its holder has a moment to claim it again. Then it is taken, so that
+/// nobody can renew an older claim any more, and nothing is written before such a claim has run out.
+///
+/// Only the local monotonic clock counts. The stamps in the lease come from another clock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sight {
-    /// The claim.
-    pub claim: Claim,
-    /// When this version was seen first.
-    pub since: Instant,
-}
-
-impl Sight {
-    /// What is known after `claim` was read at `now`: the same version keeps its time.
-    pub fn updated(before: Option<Self>, claim: Claim, now: Instant) -> Self {
-        match before {
-            Some(before) if before.claim.version == claim.version => before,
-            _ => Self { claim, since: now },
-        }
-    }
+    /// As it was read last; `None`: there is no lease.
+    stored: Option<Claim>,
+    /// How long claims are waited for: the longest duration seen, and at least our own.
+    longest: Duration,
+    /// When it was seen to change.
+    changed: Instant,
+    /// When the claim of the present holder has run out.
+    until: Instant,
+    /// When the claims of other holders have run out that may still be valid.
+    others: Instant,
 }
 
 /// What to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// The lease is ours: renew it.
-    Hold,
-    /// It is free or has run out: try to take it.
-    Try,
-    /// Another holds it.
-    Wait,
+    /// Try to take the lease, and write nothing for this long after that: somebody may not know yet
+    /// that it is taken. Zero if no claim of others is valid.
+    Try(Duration),
+    /// Somebody may write until then.
+    Wait(Instant),
 }
 
-/// What the candidate `me` does next about the lease as it has seen it last; `None` if there is no
-/// such lease.
-///
-/// Whether a claim has run out is judged by the local time at which it was last seen to change. The
-/// holder's own stamps do not count: its clock may be wrong. So one that has just started waits
-/// for a whole lease before it takes over from one that is dead.
-pub fn decide(sight: Option<&Sight>, me: &str, now: Instant) -> Step {
-    let Some(Sight { claim, since }) = sight else { return Step::Try };
-    if claim.holder == me {
-        Step::Hold
-    } else if claim.holder.is_empty() || *since + claim.duration <= now {
-        Step::Try
-    } else {
-        Step::Wait
+impl Sight {
+    /// What is known after the first read, at `now`.
+    pub fn first(stored: Option<Claim>, times: &Times, now: Instant) -> Self {
+        let longest = longest(times.lease, stored.as_ref());
+        let is_released = stored.as_ref().is_some_and(|claim| {
+            claim.holder.is_empty() && claim.released_by.as_ref().is_some_and(|by| !by.is_empty())
+        });
+        let until = if is_released { now } else { now + longest };
+        Self { stored, longest, changed: now, until, others: now }
     }
+
+    /// What is known once `claim` was stored by this process: every older claim has ended.
+    pub fn own(claim: Claim, times: &Times, now: Instant) -> Self {
+        Self { stored: Some(claim), longest: times.lease, changed: now, until: now, others: now }
+    }
+
+    /// Takes in what was read at `now`.
+    pub fn update(&mut self, stored: Option<Claim>, me: &Identity, now: Instant) {
+        let version = |claim: &Option<Claim>| claim.as_ref().map(|claim| claim.version.clone());
+        if version(&self.stored) == version(&stored) {
+            return;
+        }
+        self.longest = longest(self.longest, stored.as_ref());
+        let before = holder(self.stored.as_ref());
+        // Not if the store has gone back in time: that release was of an earlier claim.
+        let is_released = !is_older(stored.as_ref(), self.stored.as_ref())
+            && !before.is_empty()
+            && holder(stored.as_ref()).is_empty()
+            && stored.as_ref().and_then(|claim| claim.released_by.as_deref()) == Some(before);
+        if is_released {
+            self.until = now;
+        } else {
+            let is_other = before != holder(stored.as_ref()) && !is_owned(me, self.stored.as_ref());
+            // Our own name, written by another hand: over whose claim, nobody knows.
+            let is_forged = me.owns(holder(stored.as_ref())) && !is_owned(me, stored.as_ref());
+            if is_other && (now < self.until || self.stored.is_none() || is_forged) {
+                // Who held it may not know yet that it does no more, and may have renewed since.
+                self.others = self.others.max(now + self.longest);
+            }
+            self.until = now + self.longest;
+        }
+        self.changed = now;
+        self.stored = stored;
+    }
+
+    #[cfg(test)]
+    pub(crate) fn is_absent(&self) -> bool {
+        self.stored.is_none()
+    }
+
+    /// Who holds the lease; empty if nobody does.
+    pub fn holder(&self) -> &str {
+        holder(self.stored.as_ref())
+    }
+
+    /// What `me` does next.
+    pub fn decide(&self, me: &Identity, times: &Times, now: Instant) -> Step {
+        let (until, silent) = if self.stored.is_none() {
+            (self.changed + times.reclaim(), self.longest)
+        } else {
+            let until = if is_owned(me, self.stored.as_ref()) { now } else { self.until };
+            (until.max(self.others), Duration::ZERO)
+        };
+        if until <= now { Step::Try(silent) } else { Step::Wait(until) }
+    }
+}
+
+fn holder(stored: Option<&Claim>) -> &str {
+    stored.map_or("", |claim| &claim.holder)
+}
+
+/// Whether a version was stored before another, as far as that can be told.
+fn is_older(one: Option<&Claim>, other: Option<&Claim>) -> bool {
+    let number = |claim: Option<&Claim>| claim?.version.parse::<u64>().ok();
+    matches!((number(one), number(other)), (Some(one), Some(other)) if one < other)
+}
+
+/// Whether the claim was made by this process, or by a container of its pod that is dead.
+fn is_owned(me: &Identity, stored: Option<&Claim>) -> bool {
+    stored.is_some_and(|claim| {
+        me.owns(&claim.holder) && claim.claimed_by.as_deref() == Some(&*claim.holder)
+    })
+}
+
+fn longest(known: Duration, stored: Option<&Claim>) -> Duration {
+    let claimed = stored.map_or(Duration::ZERO, |claim| claim.duration);
+    known.max(claimed.min(Times::LONGEST_LEASE))
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn claim(holder: &str, version: &str) -> Claim {
-        let duration = Duration::from_secs(15);
-        Claim { holder: holder.to_owned(), duration, version: version.to_owned() }
-    }
-
-    /// What `me` does after this claim has been seen unchanged for so many seconds.
-    fn after(claim: Claim, seconds: u64) -> Step {
-        let since = Instant::now();
-        let sight = Sight { claim, since };
-        decide(Some(&sight), "me", since + Duration::from_secs(seconds))
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn each_case_has_its_step() {
-        assert_eq!(decide(None, "me", Instant::now()), Step::Try, "there is no lease");
-        for (holder, seconds, step) in [
-            ("", 0, Step::Try),
-            ("me", 0, Step::Hold),
-            ("me", 100, Step::Hold),
-            ("other", 0, Step::Wait),
-            ("other", 14, Step::Wait),
-            ("other", 15, Step::Try),
-            ("me_2", 0, Step::Wait),
-        ] {
-            assert_eq!(after(claim(holder, "1"), seconds), step, "{holder} after {seconds} s");
-        }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_claim_counts_from_when_its_version_was_seen_first() {
-        let start = Instant::now();
-        let seconds = |seconds| start + Duration::from_secs(seconds);
-        let first = Sight::updated(None, claim("other", "1"), start);
-        let again = Sight::updated(Some(first), claim("other", "1"), seconds(10));
-        assert_eq!(again.since, start);
-        let renewed = Sight::updated(Some(again), claim("other", "2"), seconds(12));
-        assert_eq!(decide(Some(&renewed), "me", seconds(26)), Step::Wait);
-        assert_eq!(decide(Some(&renewed), "me", seconds(27)), Step::Try);
-    }
-
-    #[test]
-    fn the_leader_has_stopped_before_its_lease_ends() {
-        let times = Times::default();
-        assert!(times.retry < times.renew && times.renew < times.lease);
-        assert!(times.look < Duration::from_secs(1));
-    }
-}
+mod tests;

@@ -1,22 +1,30 @@
-//! Takes the lease, renews it, and gives it back.
+//! Takes the lease, renews it, loses it, and gives it back.
 
 use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
-use super::{Claim, Metrics, Sight, Step, Times, decide};
+use super::{Claim, Identity, Metrics, Sight, Step, Term, Times};
 use crate::clock::Clock;
 use crate::cluster::{Api, RequestError, Sent, WriteGate};
+use crate::observe::Sign;
 
 /// Name of the lease.
 pub const LEASE: &str = "ostrakon";
-/// Most that one request for the lease may take: two of them fit before the renew deadline.
-const REQUEST: Duration = Duration::from_secs(5);
+/// Annotation by which a holder says that it has released the lease. A lease without holder and
+/// without it was emptied by somebody else.
+pub const RELEASED_BY: &str = "ostrakon.dev/released-by";
+/// Annotation by which a holder says that it has made the claim. A holder without it was written by
+/// another hand.
+pub const CLAIMED_BY: &str = "ostrakon.dev/claimed-by";
+/// How long a standby waits for an answer when it reads the lease.
+const READ: Duration = Duration::from_secs(5);
 /// For how long it is tried to give the lease back. Who stands by takes it anyway, later.
 const RELEASE: Duration = Duration::from_secs(2);
 
@@ -26,8 +34,8 @@ pub struct Candidate {
     pub api: Api,
     /// Namespace of the lease.
     pub namespace: String,
-    /// Who it is; see [`identity`](super::identity).
-    pub identity: String,
+    /// Who it is.
+    pub identity: Identity,
     /// The times.
     pub times: Times,
     /// Lets writes pass while it leads.
@@ -36,28 +44,38 @@ pub struct Candidate {
     pub metrics: Metrics,
     /// For the stamps in the lease, which people read.
     pub clock: Clock,
+    /// Cancelled once the nodes are known, and once the pods are. Before that it only watches the
+    /// lease: one that leads and cannot decide would keep out others that can.
+    pub synced: [CancellationToken; 2],
+    /// Whether the lease can be read.
+    pub sign: Sign,
+    /// What is wrong with it on purpose.
+    #[cfg(test)]
+    pub(crate) flaw: Option<Flaw>,
 }
 
-/// The lease is lost. The process must end: what it has begun cannot be taken back, and another
-/// leads by now or soon.
+/// A flaw of a candidate, for checks that must be able to fail.
+#[cfg(test)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Flaw {
+    /// It takes a lease that is not there at once.
+    TakesDeletedLease,
+    /// It takes a lease without holder at once, whoever emptied it.
+    TakesEmptiedLease,
+}
+
+/// Why the lease was lost.
 #[derive(Debug, thiserror::Error)]
 pub enum Lost {
     /// Another holds it.
-    #[error("lost the lease {namespace}/{LEASE} to {holder}, so this process must be restarted")]
+    #[error("{holder} is written in it")]
     Taken {
-        /// Namespace of the lease.
-        namespace: String,
         /// Who holds it.
         holder: String,
     },
     /// It could not be renewed in time.
-    #[error(
-        "could not renew the lease {namespace}/{LEASE} within {within:?} ({cause}), so this \
-         process must be restarted; check the API server and the rights to leases"
-    )]
+    #[error("it could not be renewed within {within:?} ({cause})")]
     NotRenewed {
-        /// Namespace of the lease.
-        namespace: String,
         /// The renew deadline.
         within: Duration,
         /// What the last try came to.
@@ -65,29 +83,73 @@ pub enum Lost {
     },
 }
 
-/// Stands by until the lease is free, takes it, cancels `leads`, and renews it until `stop`; then
-/// gives it back.
+/// Takes part in the election until `stop`; then gives the lease back if it holds it.
 ///
-/// # Errors
-/// The lease was lost; the gate is shut.
-pub async fn run(
-    candidate: Candidate,
-    leads: CancellationToken,
-    stop: CancellationToken,
-) -> Result<(), Lost> {
-    let campaign = candidate.campaign();
-    let Some(held) = stop.run_until_cancelled(campaign).await else { return Ok(()) };
-    info!(namespace = candidate.namespace, identity = candidate.identity, "this process leads");
-    candidate.metrics.set(true);
-    leads.cancel();
-    let outcome = candidate.lead(held, &stop).await;
-    candidate.gate.close();
-    candidate.metrics.set(false);
-    match outcome {
-        Ok(held) => candidate.release(held.lease).await,
-        Err(lost) => return Err(lost),
+/// Each time the lease is won, a new term goes to `terms`. When the lease is lost the term is over,
+/// nothing may be written, and once the work of the term has ended this process tries to win it again.
+pub async fn run(mut candidate: Candidate, terms: mpsc::Sender<Term>, stop: CancellationToken) {
+    let mut sight = None;
+    let mut last: Option<Term> = None;
+    loop {
+        let campaign = candidate.campaign(&mut sight, last.as_ref());
+        let Some(mut held) = stop.run_until_cancelled(campaign).await else { return };
+        if let Some(opens) = held.opens {
+            let (namespace, wait) = (&candidate.namespace, opens - Instant::now());
+            info!(
+                namespace,
+                ?wait,
+                "there was no lease; this process has created it, and waits for \
+                whoever held it before"
+            );
+            match candidate.hold(held, Some(opens), &stop).await {
+                Ok(still) if stop.is_cancelled() => return candidate.release(still).await,
+                Ok(still) => held = candidate.opened(still),
+                Err((lost, known)) => {
+                    info!(cause = %lost, "lost the lease again before anything was written");
+                    sight = Some(known);
+                    continue;
+                }
+            }
+        }
+        let (namespace, identity) = (&candidate.namespace, candidate.identity.as_str());
+        info!(namespace, identity, "this process leads");
+        candidate.metrics.set(true);
+        let term = Term::default();
+        // Nobody works any more: the process is about to end, and the lease runs out.
+        if terms.send(term.clone()).await.is_err() {
+            return candidate.gate.close();
+        }
+        let outcome = candidate.hold(held, None, &stop).await;
+        candidate.metrics.set(false);
+        let (lost, known) = match outcome {
+            Ok(held) => {
+                candidate.gate.close();
+                return candidate.release(held).await;
+            }
+            Err(lost) => lost,
+        };
+        match &lost {
+            // It may be writing by now.
+            Lost::Taken { holder } => {
+                candidate.gate.revoke();
+                if candidate.identity.owns(holder) {
+                    error!(
+                        holder,
+                        "another living process has the UID of this pod, so it tells \
+                        nothing about who is dead; give --pod-uid to one container of a pod only"
+                    );
+                    candidate.identity.forget_pod();
+                }
+            }
+            Lost::NotRenewed { .. } => candidate.gate.close(),
+        }
+        let (namespace, identity) = (&candidate.namespace, candidate.identity.as_str());
+        warn!(namespace, lease = LEASE, identity, cause = %lost,
+            "lost the lease; this process writes nothing, stands by and tries to win it again");
+        candidate.metrics.lost(&lost);
+        term.lose();
+        (sight, last) = (Some(known), Some(term));
     }
-    Ok(())
 }
 
 /// The lease as we stored it.
@@ -95,23 +157,39 @@ struct Held {
     lease: Lease,
     /// When the request was sent that stored it.
     sent: Sent,
+    /// From when on something may be written; absent: now.
+    opens: Option<Instant>,
 }
 
 impl Candidate {
     /// Waits until the lease is ours.
-    async fn campaign(&self) -> Held {
-        let mut sight: Option<Sight> = None;
+    async fn campaign(&self, sight: &mut Option<Sight>, last: Option<&Term>) -> Held {
         // Why we do not lead, as it was last said.
         let mut said = String::new();
         loop {
-            let (is_trouble, why) = match self.read().await {
+            let read = self.read(READ).await;
+            let now = Instant::now();
+            let mut pause = self.look();
+            let (is_trouble, why) = match read {
                 Ok(lease) => {
-                    let now = Instant::now();
-                    sight = lease.as_ref().map(|l| Sight::updated(sight.take(), claim_of(l), now));
-                    match (decide(sight.as_ref(), &self.identity, now), &sight) {
-                        (Step::Wait, Some(sight)) => (false, sight.claim.holder.clone()),
-                        _ => match self.claim(lease).await {
-                            Ok(held) => return held,
+                    self.sign.good();
+                    let sight = self.seen(sight, lease.as_ref().map(claim_of), now);
+                    let leader = match sight.holder() {
+                        "" => "nobody".to_owned(),
+                        holder => holder.to_owned(),
+                    };
+                    match self.step(sight, now) {
+                        Step::Wait(until) => {
+                            pause = pause.min(until - now);
+                            (false, leader)
+                        }
+                        Step::Try(_) if !self.is_fit(last) => (false, leader),
+                        Step::Try(silent) => match self.claim(lease, silent > Duration::ZERO).await
+                        {
+                            Ok(held) if silent.is_zero() => return held,
+                            Ok(held) => {
+                                return Held { opens: Some(Instant::now() + silent), ..held };
+                            }
                             // Another was faster, and the next look tells who.
                             Err(RequestError::Status(answer)) if answer.code == 409 => {
                                 (false, said.clone())
@@ -120,10 +198,13 @@ impl Candidate {
                         },
                     }
                 }
-                Err(error) => (true, error.to_string()),
+                Err(error) => {
+                    self.sign.bad(&error);
+                    (true, error.to_string())
+                }
             };
             if said != why {
-                let (namespace, identity) = (&self.namespace, &self.identity);
+                let (namespace, identity) = (&self.namespace, self.identity.as_str());
                 if is_trouble {
                     warn!(
                         namespace,
@@ -137,39 +218,91 @@ impl Candidate {
                 }
                 said = why;
             }
-            sleep(self.look()).await;
+            sleep(pause).await;
         }
+    }
+
+    /// Takes in what was read at `now`.
+    fn seen<'a>(
+        &self,
+        sight: &'a mut Option<Sight>,
+        claim: Option<Claim>,
+        now: Instant,
+    ) -> &'a Sight {
+        if let Some(known) = sight {
+            known.update(claim, &self.identity, now);
+            known
+        } else {
+            sight.insert(Sight::first(claim, &self.times, now))
+        }
+    }
+
+    fn step(&self, sight: &Sight, now: Instant) -> Step {
+        #[cfg(test)]
+        match self.flaw {
+            Some(Flaw::TakesDeletedLease) if sight.is_absent() => return Step::Try(Duration::ZERO),
+            Some(Flaw::TakesEmptiedLease) if !sight.is_absent() && sight.holder().is_empty() => {
+                return Step::Try(Duration::ZERO);
+            }
+            _ => {}
+        }
+        sight.decide(&self.identity, &self.times, now)
+    }
+
+    /// Whether it could work: all nodes and pods are known, and the work of the term before has ended.
+    fn is_fit(&self, last: Option<&Term>) -> bool {
+        self.synced.iter().all(CancellationToken::is_cancelled) && last.is_none_or(Term::is_ended)
     }
 
     /// Pause between two looks at the lease: a little longer for some candidates than for others,
     /// so that they do not keep in step.
     fn look(&self) -> Duration {
-        let spread =
-            self.identity.bytes().fold(0u32, |sum, byte| (sum * 31 + u32::from(byte)) % 20);
+        let name = self.identity.as_str().bytes();
+        let spread = name.fold(0u32, |sum, byte| (sum * 31 + u32::from(byte)) % 20);
         self.times.look * (100 + spread) / 100
     }
 
-    /// Renews the lease until `stop`, and returns it as it is then.
-    async fn lead(&self, mut held: Held, stop: &CancellationToken) -> Result<Held, Lost> {
+    /// Renews the lease until that moment or `stop`, and returns it as it is then.
+    ///
+    /// # Errors
+    /// It is lost: why, and what is known of it.
+    async fn hold(
+        &self,
+        mut held: Held,
+        until: Option<Instant>,
+        stop: &CancellationToken,
+    ) -> Result<Held, (Lost, Sight)> {
         let mut cause = "there was no time to".to_owned();
+        let mut next = held.sent.at + self.times.retry;
         loop {
             let deadline = held.sent.at + self.times.renew;
-            let next = (Instant::now() + self.times.retry).min(deadline);
-            if stop.run_until_cancelled(sleep_until(next)).await.is_none() {
+            let next_step = next.min(deadline).min(until.unwrap_or(deadline));
+            if stop.run_until_cancelled(sleep_until(next_step)).await.is_none() {
                 return Ok(held);
             }
             // Also after a time in which this process did not run.
-            let left = deadline.saturating_duration_since(Instant::now());
+            let begun = Instant::now();
+            let left = deadline.saturating_duration_since(begun);
+            let own = || Sight::own(claim_of(&held.lease), &self.times, Instant::now());
             if left.is_zero() {
-                let (namespace, within) = (self.namespace.clone(), self.times.renew);
-                return Err(Lost::NotRenewed { namespace, within, cause });
+                return Err((Lost::NotRenewed { within: self.times.renew, cause }, own()));
             }
-            let renewal = timeout(left, self.renew(&held.lease));
+            if until.is_some_and(|until| until <= begun) {
+                return Ok(held);
+            }
+            next = begun + self.times.retry;
+            let renewal = timeout(left, self.renew(&held));
             match stop.run_until_cancelled(renewal).await {
                 None => return Ok(held),
-                Some(Ok(Ok(renewed))) => held = renewed,
-                Some(Ok(Err(Refused::Taken(holder)))) => {
-                    return Err(Lost::Taken { namespace: self.namespace.clone(), holder });
+                Some(Ok(Ok(renewed))) => {
+                    self.sign.good();
+                    held = renewed;
+                }
+                Some(Ok(Err(Refused::Taken(claim)))) => {
+                    let holder = claim.holder.clone();
+                    let mut sight = own();
+                    sight.update(Some(claim), &self.identity, Instant::now());
+                    return Err((Lost::Taken { holder }, sight));
                 }
                 Some(Ok(Err(Refused::Failed(error)))) => {
                     warn!(%error, "cannot renew the lease; trying again");
@@ -181,38 +314,58 @@ impl Candidate {
     }
 
     /// Renews the lease that we hold. If it was written by another hand or removed, it is claimed
-    /// again as long as nobody else holds it.
-    async fn renew(&self, lease: &Lease) -> Result<Held, Refused> {
-        let error = match self.claim(Some(lease.clone())).await {
+    /// again as long as nobody else holds it: others wait until the claim that they saw has run out,
+    /// so it is still ours.
+    async fn renew(&self, held: &Held) -> Result<Held, Refused> {
+        let Held { lease, opens, .. } = held;
+        let claim = async |stored| {
+            let held = self.claim(stored, opens.is_some()).await?;
+            Ok::<_, RequestError>(Held { opens: *opens, ..held })
+        };
+        let error = match claim(Some(lease.clone())).await {
             Ok(held) => return Ok(held),
             Err(error) => error,
         };
         if !matches!(error, RequestError::Status(_)) {
             return Err(Refused::Failed(error));
         }
-        let stored = self.read().await.map_err(Refused::Failed)?;
+        let stored = self.read(self.times.request()).await.map_err(Refused::Failed)?;
         let version = |lease: &Lease| lease.metadata.resource_version.clone();
         if stored.as_ref().map(version) == Some(version(lease)) {
             return Err(Refused::Failed(error));
         }
-        let holder = stored.as_ref().map(|lease| claim_of(lease).holder).unwrap_or_default();
-        if !holder.is_empty() && holder != self.identity {
-            return Err(Refused::Taken(holder));
+        if let Some(claim) = stored.as_ref().map(claim_of)
+            && !claim.holder.is_empty()
+            && claim.holder != self.identity.as_str()
+        {
+            return Err(Refused::Taken(claim));
         }
-        self.claim(stored).await.map_err(Refused::Failed)
+        info!(
+            namespace = self.namespace,
+            lease = LEASE,
+            "the lease was changed or removed by another hand; claiming it again"
+        );
+        claim(stored).await.map_err(Refused::Failed)
     }
 
-    async fn read(&self) -> Result<Option<Lease>, RequestError> {
-        self.api.lease(&self.namespace, LEASE, REQUEST).await
+    async fn read(&self, within: Duration) -> Result<Option<Lease>, RequestError> {
+        self.api.lease(&self.namespace, LEASE, within).await
     }
 
-    /// Stores our claim in place of `stored`, and opens the gate for as long as it holds.
-    async fn claim(&self, stored: Option<Lease>) -> Result<Held, RequestError> {
+    /// Stores our claim in place of `stored`, and opens the gate for as long as it is valid, unless it
+    /// is to be `silent`.
+    async fn claim(&self, stored: Option<Lease>, silent: bool) -> Result<Held, RequestError> {
         let lease = self.claimed(stored, self.clock.now());
         let sent = self.gate.sending();
-        let lease = self.api.put_lease(&lease, REQUEST).await?;
-        self.gate.grant(sent, self.times.renew, self.times.lease);
-        Ok(Held { lease, sent })
+        let lease = self.api.put_lease(&lease, self.times.request()).await?;
+        let held = Held { lease, sent, opens: None };
+        Ok(if silent { held } else { self.opened(held) })
+    }
+
+    /// Opens the gate for as long as our claim is valid.
+    fn opened(&self, held: Held) -> Held {
+        self.gate.grant(held.sent, self.times.renew, self.times.lease);
+        Held { opens: None, ..held }
     }
 
     /// The lease with our claim on it.
@@ -221,28 +374,35 @@ impl Candidate {
         lease.metadata.name = Some(LEASE.to_owned());
         lease.metadata.namespace = Some(self.namespace.clone());
         lease.metadata.managed_fields = None;
+        let annotations = lease.metadata.annotations.get_or_insert_default();
+        // It counts for the claim that was released, not for this one.
+        annotations.remove(RELEASED_BY);
+        annotations.insert(CLAIMED_BY.to_owned(), self.identity.as_str().to_owned());
         let spec = lease.spec.get_or_insert_default();
         let now = MicroTime(now);
-        if spec.holder_identity.as_ref() != Some(&self.identity) {
+        let me = self.identity.as_str();
+        if spec.holder_identity.as_deref() != Some(me) {
             let is_first = spec.holder_identity.is_none();
             spec.acquire_time = Some(now.clone());
-            spec.lease_transitions =
-                Some(spec.lease_transitions.unwrap_or_default() + i32::from(!is_first));
+            let before = spec.lease_transitions.unwrap_or_default();
+            spec.lease_transitions = Some(before.saturating_add(i32::from(!is_first)));
         }
-        spec.holder_identity = Some(self.identity.clone());
-        spec.lease_duration_seconds = i32::try_from(self.times.lease.as_secs()).ok();
+        spec.holder_identity = Some(me.to_owned());
+        spec.lease_duration_seconds = Some(self.times.stored_seconds());
         spec.renew_time = Some(now);
         lease
     }
 
-    /// Gives the lease back, so that another takes it without waiting for its end.
-    async fn release(&self, lease: Lease) {
+    /// Gives the lease back, so that another takes it without waiting for its end. Whoever waits itself
+    /// for an older claim leaves no mark: others have to wait for that as well.
+    async fn release(&self, held: Held) {
+        let Held { lease, opens, .. } = held;
         let given_back = async {
-            match self.put_back(lease).await {
+            match self.put_back(lease, opens.is_none()).await {
                 // The last renewal was stored, but its answer not awaited.
-                Err(RequestError::Status(_)) => match self.read().await? {
-                    Some(lease) if claim_of(&lease).holder == self.identity => {
-                        self.put_back(lease).await
+                Err(RequestError::Status(_)) => match self.read(RELEASE).await? {
+                    Some(lease) if claim_of(&lease).holder == self.identity.as_str() => {
+                        self.put_back(lease, opens.is_none()).await
                     }
                     _ => Ok(()),
                 },
@@ -251,34 +411,43 @@ impl Candidate {
         };
         match timeout(RELEASE, given_back).await.unwrap_or(Err(RequestError::Timeout(RELEASE))) {
             Ok(()) => info!(namespace = self.namespace, "the lease was given back"),
-            Err(error) => warn!(%error, "the lease could not be given back; it runs out by itself"),
+            Err(error) => {
+                warn!(%error, "the lease could not be given back; it runs out by itself");
+            }
         }
     }
 
-    async fn put_back(&self, mut lease: Lease) -> Result<(), RequestError> {
+    async fn put_back(&self, mut lease: Lease, marked: bool) -> Result<(), RequestError> {
         lease.spec = Some(LeaseSpec {
             holder_identity: Some(String::new()),
             lease_duration_seconds: Some(1),
             renew_time: Some(MicroTime(self.clock.now())),
             ..lease.spec.unwrap_or_default()
         });
+        if marked {
+            let annotations = lease.metadata.annotations.get_or_insert_default();
+            annotations.insert(RELEASED_BY.to_owned(), self.identity.as_str().to_owned());
+        }
         self.api.put_lease(&lease, RELEASE).await.map(drop)
     }
 }
 
 /// Why a lease was not renewed.
 enum Refused {
-    Taken(String),
+    Taken(Claim),
     Failed(RequestError),
 }
 
 fn claim_of(lease: &Lease) -> Claim {
     let spec = lease.spec.clone().unwrap_or_default();
     let seconds = spec.lease_duration_seconds.and_then(|seconds| u64::try_from(seconds).ok());
+    let annotation = |name| lease.metadata.annotations.as_ref()?.get(name).cloned();
     Claim {
         holder: spec.holder_identity.unwrap_or_default(),
         duration: Duration::from_secs(seconds.unwrap_or_default()),
         version: lease.metadata.resource_version.clone().unwrap_or_default(),
+        claimed_by: annotation(CLAIMED_BY),
+        released_by: annotation(RELEASED_BY),
     }
 }
 

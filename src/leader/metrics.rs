@@ -1,15 +1,18 @@
 //! Who leads, as a metric.
 
-use prometheus::{IntGauge, Registry};
+use prometheus::{IntCounterVec, IntGauge, Opts, Registry};
 
-/// Shows whether this process leads.
+use super::Lost;
+
+/// Shows whether this process leads, and how often it lost the lease.
 #[derive(Clone, Debug)]
 pub struct Metrics {
     leader: IntGauge,
+    lost: IntCounterVec,
 }
 
 impl Metrics {
-    /// Registers the gauge; `leads` is its first value.
+    /// Registers the metrics; `leads` says whether this process leads from the start.
     ///
     /// # Errors
     /// A metric of the same name is registered already.
@@ -20,10 +23,30 @@ impl Metrics {
         )?;
         leader.set(leads.into());
         registry.register(Box::new(leader.clone()))?;
-        Ok(Self { leader })
+        let lost = IntCounterVec::new(
+            Opts::new(
+                "ostrakon_leader_lost_total",
+                "How often this process lost the lease and stood by, by cause: taken (another holder \
+                 was in it), not_renewed (it could not be renewed in time).",
+            ),
+            &["cause"],
+        )?;
+        for cause in ["taken", "not_renewed"] {
+            lost.with_label_values(&[cause]);
+        }
+        registry.register(Box::new(lost.clone()))?;
+        Ok(Self { leader, lost })
     }
 
     pub(super) fn set(&self, leads: bool) {
         self.leader.set(leads.into());
+    }
+
+    pub(super) fn lost(&self, lost: &Lost) {
+        let cause = match lost {
+            Lost::Taken { .. } => "taken",
+            Lost::NotRenewed { .. } => "not_renewed",
+        };
+        self.lost.with_label_values(&[cause]).inc();
     }
 }

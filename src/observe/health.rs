@@ -1,13 +1,38 @@
-//! Readiness: what is still awaited.
+//! Readiness: what is still awaited, and what has been lost for too long.
+//!
+//! A replica that cannot see nodes and pods, or cannot read the lease, could not take over. Readiness says
+//! so, since the disruption budget and whoever rolls out a new version count the replicas that are ready.
 
+use std::fmt::Display;
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
+use tokio::time::Instant;
 
-/// Collects what a process waits for before it is ready. Clones share it.
+/// For how long something may be lost before the process is not ready. An API server that is
+/// restarted is away for less. It is logged as often as that, too.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Collects what a process needs to be ready. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct Readiness {
-    awaited: Arc<Mutex<Vec<&'static str>>>,
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    awaited: Vec<&'static str>,
+    signs: Vec<(&'static str, Option<Bad>)>,
+}
+
+/// Since when something is lost, and why.
+#[derive(Debug)]
+struct Bad {
+    since: Instant,
+    cause: String,
+    /// When it was logged last.
+    said: Option<Instant>,
 }
 
 /// One thing that is awaited, until it is opened.
@@ -17,27 +42,75 @@ pub struct Gate {
     readiness: Readiness,
 }
 
+/// One thing that has to go on working.
+#[derive(Clone, Debug)]
+pub struct Sign {
+    index: usize,
+    readiness: Readiness,
+}
+
 impl Readiness {
     /// Waits for one thing more.
     pub fn gate(&self, name: &'static str) -> Gate {
-        self.awaited.lock().push(name);
+        self.state.lock().awaited.push(name);
         Gate { name, readiness: self.clone() }
     }
 
-    /// What is still awaited; empty when the process is ready.
-    pub fn awaited(&self) -> Vec<&'static str> {
-        self.awaited.lock().clone()
+    /// Watches one thing more, which works until it is said not to.
+    pub fn sign(&self, name: &'static str) -> Sign {
+        let signs = &mut self.state.lock().signs;
+        signs.push((name, None));
+        Sign { index: signs.len() - 1, readiness: self.clone() }
+    }
+
+    /// Why the process is not ready, a line for each reason; empty when it is ready.
+    pub fn reasons(&self) -> Vec<String> {
+        let state = self.state.lock();
+        let awaited = &state.awaited;
+        let awaited = (!awaited.is_empty()).then(|| format!("waiting for: {}", awaited.join(", ")));
+        let lost = state.signs.iter().filter_map(|(name, bad)| {
+            let bad = bad.as_ref().filter(|bad| bad.since.elapsed() >= PATIENCE)?;
+            Some(format!("no {name} for {} s: {}", bad.since.elapsed().as_secs(), bad.cause))
+        });
+        awaited.into_iter().chain(lost).collect()
     }
 }
 
 impl Gate {
     /// Says that it has come. Says so again without effect.
     pub fn open(&self) {
-        let mut awaited = self.readiness.awaited.lock();
+        let awaited = &mut self.readiness.state.lock().awaited;
         let before = awaited.len();
         awaited.retain(|name| *name != self.name);
         if before != awaited.len() && awaited.is_empty() {
             tracing::info!("ready: nodes and pods are known");
+        }
+    }
+}
+
+impl Sign {
+    /// It works.
+    pub fn good(&self) {
+        if let Some((name, bad)) = self.readiness.state.lock().signs.get_mut(self.index)
+            && let Some(Bad { since, said: Some(_), .. }) = bad.take()
+        {
+            tracing::info!(what = name, lost_for = ?since.elapsed(), "it works again");
+        }
+    }
+
+    /// It does not work, for this reason. To be said again at each try.
+    pub fn bad(&self, cause: &impl Display) {
+        let signs = &mut self.readiness.state.lock().signs;
+        let Some((name, bad)) = signs.get_mut(self.index) else { return };
+        let now = Instant::now();
+        let bad = bad.get_or_insert_with(|| Bad { since: now, cause: String::new(), said: None });
+        bad.cause = cause.to_string();
+        let last = bad.said.unwrap_or(bad.since);
+        if now - last >= PATIENCE {
+            bad.said = Some(now);
+            tracing::error!(what = name, lost_for = ?(now - bad.since), cause = bad.cause,
+                "not ready: this process cannot do its work, and goes on trying; check the API server \
+                 and the credentials");
         }
     }
 }
@@ -50,11 +123,30 @@ mod tests {
     fn it_is_ready_once_every_gate_is_open() {
         let readiness = Readiness::default();
         let (nodes, pods) = (readiness.gate("nodes"), readiness.gate("pods"));
-        assert_eq!(readiness.awaited(), ["nodes", "pods"]);
+        assert_eq!(readiness.reasons(), ["waiting for: nodes, pods"]);
         pods.open();
         pods.open();
-        assert_eq!(readiness.awaited(), ["nodes"]);
+        assert_eq!(readiness.reasons(), ["waiting for: nodes"]);
         nodes.open();
-        assert!(readiness.awaited().is_empty());
+        assert!(readiness.reasons().is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_lost_for_two_minutes_makes_it_unready_with_the_reason_until_it_is_back() {
+        let readiness = Readiness::default();
+        let (watch, lease) = (readiness.sign("watch of nodes"), readiness.sign("lease"));
+        lease.good();
+        for _ in 0..12 {
+            assert!(readiness.reasons().is_empty(), "an outage that is short changes nothing");
+            watch.bad(&"timeout");
+            lease.good();
+            tokio::time::advance(Duration::from_secs(10)).await;
+        }
+        watch.bad(&"403 Forbidden");
+        assert_eq!(readiness.reasons(), ["no watch of nodes for 120 s: 403 Forbidden"]);
+        watch.good();
+        assert!(readiness.reasons().is_empty());
+        watch.bad(&"timeout");
+        assert!(readiness.reasons().is_empty(), "counted anew");
     }
 }

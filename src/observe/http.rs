@@ -54,11 +54,11 @@ pub async fn serve(
 }
 
 async fn readyz(State(endpoints): State<Endpoints>) -> (StatusCode, String) {
-    let awaited = endpoints.readiness.awaited();
-    if awaited.is_empty() {
+    let reasons = endpoints.readiness.reasons();
+    if reasons.is_empty() {
         (StatusCode::OK, "ok\n".to_owned())
     } else {
-        (StatusCode::SERVICE_UNAVAILABLE, format!("waiting for: {}\n", awaited.join(", ")))
+        (StatusCode::SERVICE_UNAVAILABLE, reasons.join("\n") + "\n")
     }
 }
 

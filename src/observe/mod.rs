@@ -11,6 +11,6 @@ mod logs;
 mod repeats;
 
 pub use events::{Event, EventLane, EventMetrics, NodeEvent, Recorder};
-pub use health::{Gate, Readiness};
+pub use health::{Gate, Readiness, Sign};
 pub use http::{Endpoints, ListenError, serve};
 pub use logs::{LogFormat, LogLevel, LogLevelError, start_logs};

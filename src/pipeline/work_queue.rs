@@ -127,7 +127,7 @@ impl<K: Clone + Eq + Hash> WorkQueue<K> {
         }
     }
 
-    /// Closes the queue for good: whoever waits in [`get`](Self::get) gets `None`, and what still
+    /// Closes the queue until [`reopen`](Self::reopen): whoever waits in [`get`](Self::get) gets `None`, and what still
     /// waits is dropped. Nothing is lost by it, since all state is read anew at the next start.
     pub fn shutdown(&self) {
         let mut state = self.state.lock();
@@ -137,6 +137,13 @@ impl<K: Clone + Eq + Hash> WorkQueue<K> {
         self.depth.store(0, Ordering::Relaxed);
         drop(state);
         self.changed.notify_all();
+    }
+
+    /// Opens the queue again, empty. Whoever worked on a key before must have stopped.
+    pub fn reopen(&self) {
+        let mut state = self.state.lock();
+        *state = State { waiting: VecDeque::new(), stages: AHashMap::new(), open: true };
+        self.depth.store(0, Ordering::Relaxed);
     }
 
     /// The number of keys that wait. Those that someone works on are not among them.

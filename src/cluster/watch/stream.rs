@@ -59,6 +59,14 @@ impl End {
         }
     }
 
+    /// Why it ended, in as many words as are known.
+    pub(super) fn cause(&self) -> &str {
+        match self {
+            Self::Garbled(cause) | Self::Failed(cause) => cause,
+            _ => self.label(),
+        }
+    }
+
     /// How a watch ends that has received this.
     pub(super) fn by(status: &wire::Status) -> Self {
         if status.code == 410 {

@@ -1,20 +1,17 @@
 //! One step after the other for each node about which something is to be done.
 
-use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
 use ahash::RandomState;
 use dashmap::DashMap;
-use futures::FutureExt;
 use parking_lot::Mutex;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use tokio::sync::{OnceCell, Semaphore};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
-use tracing::{debug, error, warn};
+use tracing::{debug, warn};
 
 use restraint::Restraints;
 
@@ -23,6 +20,7 @@ use crate::backoff::Backoff;
 use crate::cluster::{Api, OwnerLookup, RequestError, StoredNode};
 #[cfg(test)]
 use crate::controller::flaw::Flaw;
+use crate::controller::runner::{AFTER_PANIC, Panicked, Runner};
 use crate::controller::state::Shared;
 use crate::drain::{Act, Change, Policy, Step, Survey};
 use crate::model::{Budget, Node, NodeName};
@@ -43,8 +41,6 @@ const UNTIL_ROOM: Duration = Duration::from_secs(1);
 /// Pause between failed tries of a step.
 const BACKOFF: Backoff =
     Backoff { first: Duration::from_millis(250), most: Duration::from_secs(30) };
-/// Pause after a step that panicked.
-const AFTER_PANIC: Duration = Duration::from_secs(10);
 
 /// Carries out steps of drains. Clones share everything.
 #[derive(Clone)]
@@ -112,7 +108,7 @@ pub(in crate::controller) async fn run(
     conductor: Conductor,
     known: [CancellationToken; 2],
     stop: CancellationToken,
-    tasks: TaskTracker,
+    runner: Runner,
 ) {
     for known in known {
         tokio::select! {
@@ -134,14 +130,12 @@ pub(in crate::controller) async fn run(
             slot = Arc::clone(&slots).acquire_owned() => slot,
         };
         let Ok(slot) = slot else { return };
-        let conductor = conductor.clone();
-        tasks.spawn(async move {
-            let advance = AssertUnwindSafe(conductor.advance(&fired.key));
-            let outcome = advance.catch_unwind().await.unwrap_or_else(|_| {
-                error!(node = %fired.key, "a step of the node's drain panicked; it will be tried again");
-                again(AFTER_PANIC)
-            });
-            conductor.drains.due.complete(&fired.key, fired.token, outcome);
+        let (name, worker) = (fired.key.clone(), conductor.clone());
+        let work = async move { worker.advance(&name).await };
+        let drains = Arc::clone(&conductor.drains);
+        runner.run("drain", fired.key.to_string(), work, move |ended| {
+            let outcome = ended.unwrap_or_else(|Panicked| again(AFTER_PANIC));
+            drains.due.complete(&fired.key, fired.token, outcome);
             drop(slot);
         });
     }

@@ -25,7 +25,6 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
 use super::{Conductor, DrainMetrics, run};
 use crate::clock::Clock;
@@ -36,6 +35,7 @@ use crate::controller::ingest;
 use crate::controller::judge::View;
 use crate::controller::pump::{self, Carrier};
 use crate::controller::requests::{ApiRequests, ByEvents};
+use crate::controller::runner::Runner;
 use crate::controller::state::Shared;
 use crate::drain::build::policy;
 use crate::drain::{DrainPhase, Policy, Record};
@@ -158,10 +158,10 @@ impl Stage {
             tasks.spawn(pump::take_due(Arc::clone(&shared), shard, queue, stop.clone()));
         }
         let carrier = Arc::new(Carrier { evictor, drainer });
-        let tracker = TaskTracker::new();
-        tasks.spawn(pump::carry(queue, carrier, pace, tracker.clone(), stop.clone()));
+        let runner = Runner::alone();
+        tasks.spawn(pump::carry(queue, carrier, pace, runner.clone(), stop.clone()));
         let conductor = Conductor::new(Arc::clone(&shared), drains, api, 1);
-        tasks.spawn(run(conductor, listed, stop, tracker));
+        tasks.spawn(run(conductor, listed, stop, runner));
         let told = Vec::new();
         self.process = Some(Process { shared, registry, events, told, gate, _tasks: tasks });
     }

@@ -102,7 +102,7 @@ fn bench() -> Bench {
     let (carrier, stop) = (Arc::new(Carrier { evictor, drainer }), CancellationToken::new());
     let mut tasks = JoinSet::new();
     tasks.spawn(take_due(Arc::clone(&shared), shard_of("n1"), Arc::clone(&queue), stop.clone()));
-    tasks.spawn(carry(queue, carrier, pace, TaskTracker::new(), stop));
+    tasks.spawn(carry(queue, carrier, pace, Runner::alone(), stop));
     Bench { cluster, api, shared, events, _tasks: tasks }
 }
 

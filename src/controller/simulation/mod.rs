@@ -6,7 +6,7 @@
 //! nodes fall silent, vanish and return; pods are bound, edited, deleted and created again under
 //! their names; requests are slow, refused, lost or never answered; watches lag, break and expire;
 //! the API server goes down, leases are not renewed, wall clocks step, machines sleep, replicas are
-//! stopped and killed. In a third of the stories, the calm ones, nothing goes wrong but that, and a pod goes at
+//! stopped and killed, containers are started again in their pods, and somebody deletes or edits the lease. In a third of the stories, the calm ones, nothing goes wrong but that, and a pod goes at
 //! its deadline.
 //!
 //! The observer checks P1 (no wrong eviction), P4 (one writer), P6 (nothing foreign undone) and P7
@@ -71,6 +71,10 @@ enum Broken {
     DoesNotElect,
     /// P4: leadership is not checked at the moment of writing.
     WritesUngated,
+    /// P4: a lease that is not there is taken at once.
+    TakesDeletedLease,
+    /// P4: a lease without holder is taken at once, whoever emptied it.
+    TakesEmptiedLease,
     /// P6: an annotation of somebody else is removed along with a write.
     UndoesForeign,
     /// P7: the condition's reason is another one.
@@ -106,7 +110,10 @@ impl Broken {
             | Self::TrustsForecasts
             | Self::ForgetsHeld => "P2",
             Self::CountsFromObservation => "P3",
-            Self::DoesNotElect | Self::WritesUngated => "P4",
+            Self::DoesNotElect
+            | Self::WritesUngated
+            | Self::TakesDeletedLease
+            | Self::TakesEmptiedLease => "P4",
             Self::IgnoresCap => "P5",
             Self::UndoesForeign | Self::UncordonsForeign => "P6",
             Self::OtherWords | Self::OtherDrainWords => "P7",
@@ -132,6 +139,8 @@ impl Broken {
             Self::TrustsTimers => Some(Flaw::TrustsTimers),
             Self::ForgetsFailures => Some(Flaw::ForgetsFailures),
             Self::WritesUngated => Some(Flaw::WritesUngated),
+            Self::TakesDeletedLease => Some(Flaw::TakesDeletedLease),
+            Self::TakesEmptiedLease => Some(Flaw::TakesEmptiedLease),
             Self::EvictsProtected => Some(Flaw::EvictsProtected),
             Self::TrustsOrders => Some(Flaw::TrustsOrders),
             Self::ForgetsDrains => Some(Flaw::ForgetsDrains),
@@ -270,13 +279,15 @@ fn the_same_seed_tells_the_same_story() {
 
 #[test]
 fn every_broken_controller_is_caught() {
-    const ALL: [Broken; 16] = [
+    const ALL: [Broken; 18] = [
         Broken::IgnoresUid,
         Broken::TrustsTimers,
         Broken::ForgetsFailures,
         Broken::CountsFromObservation,
         Broken::DoesNotElect,
         Broken::WritesUngated,
+        Broken::TakesDeletedLease,
+        Broken::TakesEmptiedLease,
         Broken::UndoesForeign,
         Broken::OtherWords,
         Broken::OtherDrainWords,

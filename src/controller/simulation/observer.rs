@@ -1,6 +1,7 @@
 //! The observer: knows what the API stored and when, and who asked for what. It knows nothing of
 //! the controllers, and its rules are written from the promises, not with the controllers' code.
 
+mod claims;
 pub(super) mod drains;
 pub(super) mod words;
 
@@ -9,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 use serde_json::Value;
 
+use claims::Claims;
 pub(super) use drains::Drains;
 
 use super::story::hostile::{NODE, TENANT};
@@ -21,8 +23,6 @@ pub(super) const SENT: &str = "x-sent";
 
 /// For how long what was read of a node may be used, and a little for the clocks.
 const SHARED: f64 = 1.01;
-/// The renew deadline, and a little for stamps.
-const RENEW: f64 = 10.01;
 /// A gap in an outage breaks it from this length on, in seconds.
 const GAP: f64 = 60.0;
 /// A clock that was set by the server's `Date`, which is in whole seconds, is behind by up to this, and
@@ -81,8 +81,6 @@ struct Outage {
 #[derive(Clone, Debug, Default)]
 struct Lease {
     holder: String,
-    renewed: f64,
-    seconds: f64,
     /// Since when this holder has it.
     since: f64,
 }
@@ -97,6 +95,7 @@ pub(super) struct Observer {
     names: BTreeMap<String, String>,
     outages: BTreeMap<String, Outage>,
     lease: Lease,
+    claims: Claims,
     /// The changes that no request was told of yet, with their versions.
     unaudited: Vec<Change>,
     /// When each controller last read a pod: its identity and the pod's name.
@@ -179,8 +178,7 @@ impl Observer {
             Resource::Leases => {
                 let holder = text(&change.current, "/spec/holderIdentity").to_owned();
                 let since = if holder == self.lease.holder { self.lease.since } else { at };
-                let seconds = number(&change.current, "/spec/leaseDurationSeconds");
-                self.lease = Lease { holder, renewed: at, seconds, since };
+                self.lease = Lease { holder, since };
             }
             _ => {}
         }
@@ -207,6 +205,10 @@ impl Observer {
             // What is read here is known no earlier than it was sent.
             self.reads.insert((who.clone(), operation.name.clone()), sent);
         }
+        let body: Value = serde_json::from_slice(audited.request.body()).unwrap_or_default();
+        if done {
+            self.claims.stored(&who, operation, &body, now);
+        }
         let reads_only = matches!(operation.verb, Verb::Get | Verb::List | Verb::Watch);
         let of_election =
             operation.resource.is_none() || operation.resource == Some(Resource::Leases);
@@ -214,7 +216,6 @@ impl Observer {
             return;
         }
         self.one_writer(&who, sent, now, operation);
-        let body: Value = serde_json::from_slice(audited.request.body()).unwrap_or_default();
         match (operation.resource, operation.verb) {
             (Some(Resource::Pods), Verb::Delete) => {
                 self.rightly_deleted(&who, sent, now, operation, &changes);
@@ -255,23 +256,13 @@ impl Observer {
         }
     }
 
-    /// P4: who writes holds the lease at that moment, and had renewed it in time when it began.
+    /// P4: who writes has a valid claim to the lease.
     fn one_writer(&mut self, who: &str, sent: f64, now: f64, operation: &Operation) {
         if !self.writers.iter().any(|writer| writer == who) {
             self.writers.push(who.to_owned());
         }
-        let Lease { holder, renewed, seconds, .. } = self.lease.clone();
-        let now = match self.pause {
-            Some((from, to)) if sent <= from && now <= to + SHARED => from,
-            _ => now,
-        };
-        if holder != who {
-            self.breach(format!("P4: {who} writes ({operation:?}), and {holder:?} has the lease"));
-        } else if sent > renewed + RENEW || now > renewed + seconds {
-            self.breach(format!(
-                "P4: {who} writes ({operation:?}) at {sent:.3}, which arrives at {now:.3}, and has \
-                 renewed at {renewed:.3} for {seconds} s"
-            ));
+        if let Err(text) = self.claims.wrote(who, sent, now, self.pause, operation) {
+            self.breach(text);
         }
     }
 

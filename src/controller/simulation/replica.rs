@@ -19,12 +19,12 @@ use super::Broken;
 use super::observer::{SENT, WHO, seconds};
 use crate::clock::Clock;
 use crate::cluster::Cluster;
-use crate::config::{Compat, Config};
+use crate::config::{Compat, Config, Election};
 use crate::controller::engine::{Prepared, Surroundings};
 use crate::controller::state::Shared;
 use crate::controller::work::Hands;
 use crate::drain::Policy;
-use crate::leader::Times;
+use crate::leader::{Identity, Times};
 use crate::observe::Readiness;
 use crate::sim::embedded::Embedded;
 
@@ -36,13 +36,22 @@ const API_SERVER_WAIT: Duration = Duration::from_secs(300);
 
 /// From when a process knows that it must end until it has.
 const LAST_WORDS: Duration = Duration::from_secs(8);
-/// Pause between two looks at the lease, and between two renewals.
-const LOOK: Duration = Duration::from_secs(3);
+/// Shorter pauses would make a story of renewals.
+const TIMES: Times = Times {
+    lease: Duration::from_secs(15),
+    renew: Duration::from_secs(10),
+    retry: Duration::from_secs(3),
+    look: Duration::from_secs(3),
+};
 
 /// How a process is ended, and for how long it stays down.
 pub(super) enum End {
+    /// It is stopped, and its pod replaced.
     Stop(Duration),
+    /// It dies together with its pod.
     Kill(Duration),
+    /// It dies, and the container is started again in the same pod.
+    Crash(Duration),
 }
 
 /// A replica, through all its processes.
@@ -131,8 +140,10 @@ struct Life {
 
 async fn live(life: Life, mut commands: mpsc::UnboundedReceiver<End>) {
     let Life { cluster, index, broken, ahead, working, knows, policies } = life;
+    let mut pod = 0;
     for generation in 0_u64.. {
-        let identity = format!("r{index}-{generation}");
+        let identity = format!("r{index}_{pod}_{generation:08x}");
+        let in_same_pod;
         let alive = Arc::new(AtomicBool::new(true));
         let begun = async {
             loop {
@@ -146,24 +157,28 @@ async fn live(life: Life, mut commands: mpsc::UnboundedReceiver<End>) {
             biased;
             command = commands.recv() => {
                 alive.store(false, Ordering::Relaxed);
-                let Some(End::Stop(down) | End::Kill(down)) = command else { return };
+                in_same_pod = matches!(command, Some(End::Crash(_)));
+                let Some(End::Stop(down) | End::Kill(down) | End::Crash(down)) = command else {
+                    return;
+                };
                 down
             }
             (prepared, registry) = begun => {
                 working.lock().clone_from(&identity);
                 *knows.lock() = Some(Known { shared: Arc::clone(&prepared.shared), registry });
                 let readiness = Readiness::default();
-                let mut engine = prepared.begin((readiness.gate("nodes"), readiness.gate("pods")));
+                let mut engine = prepared.begin((readiness.gate("nodes"), readiness.gate("pods")), &readiness);
                 tokio::select! {
                     biased;
                     command = commands.recv() => match command {
                         Some(End::Stop(down)) => {
-                            // If the lease is lost meanwhile it says so, and has ended all the same.
+                            in_same_pod = false;
                             let _ = engine.stop().await;
                             alive.store(false, Ordering::Relaxed);
                             down
                         }
-                        Some(End::Kill(down)) => {
+                        Some(how @ (End::Kill(down) | End::Crash(down))) => {
+                            in_same_pod = matches!(how, End::Crash(_));
                             alive.store(false, Ordering::Relaxed);
                             engine.abort();
                             down
@@ -171,6 +186,7 @@ async fn live(life: Life, mut commands: mpsc::UnboundedReceiver<End>) {
                         None => return,
                     },
                     _ = engine.failed() => {
+                        in_same_pod = true;
                         working.lock().clear();
                         // Its last words take a while; it must not write meanwhile.
                         sleep(LAST_WORDS).await;
@@ -182,6 +198,7 @@ async fn live(life: Life, mut commands: mpsc::UnboundedReceiver<End>) {
             }
         };
         working.lock().clear();
+        pod += u32::from(!in_same_pod);
         sleep(down).await;
     }
 }
@@ -212,7 +229,9 @@ async fn prepare(
         } else {
             Compat::None
         },
-        election: (broken != Broken::DoesNotElect).then(|| "kube-system".to_owned()),
+        election: (broken != Broken::DoesNotElect)
+            .then(|| Election { namespace: "kube-system".to_owned(), times: TIMES }),
+        pod_uid: None,
         instance: identity.to_owned(),
         policies: policies.to_vec(),
     };
@@ -224,9 +243,7 @@ async fn prepare(
         // A process reads its machine's clock once, and may be told a better time.
         clock: Clock::starting_at(wall()),
         wall: Arc::new(wall),
-        identity: identity.to_owned(),
-        // Shorter pauses would make a story of renewals.
-        times: Times { retry: LOOK, look: LOOK, ..Times::default() },
+        identity: Identity::named(identity),
         hands: Hands::Task,
         seed: identity.bytes().fold(1, |sum, byte| sum * 31 + u128::from(byte)),
         flaw: broken.flaw(),

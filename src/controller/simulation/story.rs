@@ -4,6 +4,7 @@ mod cluster;
 mod drains;
 mod faults;
 pub(super) mod hostile;
+mod leases;
 mod policies;
 mod taints;
 
@@ -83,6 +84,8 @@ pub(super) fn play(subject: Subject, seed: u64, broken: Broken) -> Result<Played
 
 struct Story {
     random: StdRng,
+    /// For what is independent of the rest of the story.
+    mischief: StdRng,
     cluster: Embedded,
     outside: Arc<Mutex<Outside>>,
     replicas: Vec<Replica>,
@@ -175,6 +178,7 @@ impl Story {
         spawn_local(poll_fn(move |context| watching.lock().keep_up(context)));
         Self {
             random,
+            mischief: StdRng::seed_from_u64(!seed),
             cluster,
             outside,
             replicas: Vec::new(),
@@ -210,6 +214,7 @@ impl Story {
         if is_of_drains {
             self.set_drain_scene();
         }
+        self.release_lease();
         for index in 0..2 {
             let replica = Replica::start(&self.cluster, index, self.broken, &self.policies);
             self.replicas.push(replica);
@@ -220,6 +225,9 @@ impl Story {
                 self.drain_step();
             } else {
                 self.step();
+            }
+            if !self.calm && self.mischief.random_bool(0.06) {
+                self.meddle_with_lease();
             }
             let time = self.random.random_range(0.0..4.0);
             self.pass(time).await?;
@@ -242,7 +250,11 @@ impl Story {
         self.restarted = true;
         let index = self.random.random_range(0..self.replicas.len());
         let down = Duration::from_millis(self.random.random_range(10..3000));
-        let how = if self.random.random_bool(0.5) { End::Stop(down) } else { End::Kill(down) };
+        let how = match self.random.random_bool(0.5) {
+            true => End::Stop(down),
+            false if self.mischief.random_bool(0.5) => End::Crash(down),
+            false => End::Kill(down),
+        };
         self.replicas[index].end(how);
     }
 

@@ -144,6 +144,11 @@ impl Orders {
         self.pods.remove(&uid).is_some()
     }
 
+    /// Takes all pods out: this process does not evict any more.
+    pub fn clear(&self) {
+        self.pods.clear();
+    }
+
     /// What is known of a pod, if it is in.
     pub fn get(&self, uid: Uid) -> Option<Ordered> {
         self.pods.get(&uid).map(|entry| entry.clone())

@@ -1,0 +1,33 @@
+//! Terms of leadership, as the election hands them to whoever works.
+
+use tokio_util::sync::CancellationToken;
+
+/// One term: from when the lease was won until it is lost. Clones are the same term.
+///
+/// The election and the work keep step by it: the election does not try to win the lease again
+/// before the work of this term has ended.
+#[derive(Clone, Debug, Default)]
+pub struct Term {
+    lost: CancellationToken,
+    ended: CancellationToken,
+}
+
+impl Term {
+    /// Completes when the lease is lost. To be awaited by whoever works, who then stops.
+    pub async fn lost(&self) {
+        self.lost.cancelled().await;
+    }
+
+    /// Says that the work of this term has ended: nothing of it is in flight or remembered.
+    pub fn end(&self) {
+        self.ended.cancel();
+    }
+
+    pub(super) fn lose(&self) {
+        self.lost.cancel();
+    }
+
+    pub(super) fn is_ended(&self) -> bool {
+        self.ended.is_cancelled()
+    }
+}
