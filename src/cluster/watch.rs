@@ -15,7 +15,9 @@
 //! server cuts watches that lag in a burst, and a list of 150,000 pods is what it needs least
 //! then. But a store that was restored from a backup has lower versions, and a watch at a higher one is
 //! silent. So a watch that broke is taken up only if the store is that far, one that was silent is
-//! followed by a list, and so is a version that is lower than one seen before, wherever it is seen.
+//! followed by a list, and so is a version that is lower than one seen before, wherever it is seen. And
+//! where no watch can be had, or none that brings anything, while the store moves on, a list comes about
+//! every minute: pods are judged by facts that are a little old, and not by those of last week.
 
 mod stream;
 
@@ -43,6 +45,9 @@ const IN_ONE_GO: usize = 1 << 20;
 const PAGE_TIMEOUT: Duration = Duration::from_secs(60);
 /// For how long a watch may take to answer with its headers.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(15);
+/// Where the store has moved on for so long and no watch brings anything, something between lets lists
+/// through and no watch. A watch that works brings a bookmark about once a minute.
+const DEAF: Duration = Duration::from_secs(75);
 /// A stream that brought nothing but lasted for this long did not fail.
 const LASTED: Duration = Duration::from_secs(30);
 /// Time after which the server is asked to end a watch, jittered so that replicas spread.
@@ -125,6 +130,7 @@ pub async fn run<I: Index>(
         broken_off: 0,
         page: PAGE,
         version: String::new(),
+        deaf: None,
     };
     let mut failures = 0u32;
     loop {
@@ -211,6 +217,8 @@ struct Watcher<I> {
     page: usize,
     /// The latest version that was seen; empty before the first list.
     version: String,
+    /// Since when the store is known to have moved on although no watch brings anything.
+    deaf: Option<Instant>,
 }
 
 /// A complete list that was taken.
@@ -383,7 +391,11 @@ impl<I: Index> Watcher<I> {
                     tokio::task::yield_now().await;
                 }
             }
-            token = page.metadata.r#continue;
+            let before = std::mem::replace(&mut token, page.metadata.r#continue);
+            if token == before && !token.is_empty() {
+                let same = "the list does not end: a page names itself as the next one";
+                return Err(RequestError::Body(same.to_owned()));
+            }
             if token.is_empty() {
                 self.complete(&seen, "paged");
                 return Ok(page.metadata.resource_version);
@@ -407,6 +419,7 @@ impl<I: Index> Watcher<I> {
         let Listed { mut version, mut stream } = listed;
         let (mut failures, mut garbled) = (0u32, 0u32);
         let mut broke = false;
+        self.deaf = None;
         loop {
             let (before, opened) = (version.clone(), Instant::now());
             let mut asked = None;
@@ -418,6 +431,9 @@ impl<I: Index> Watcher<I> {
                 },
             };
             version.clone_into(&mut self.version);
+            if before != version {
+                self.deaf = None;
+            }
             // As the server was asked to: nothing happened to it.
             broke = end != End::Closed || opened.elapsed() < WATCH_LEAST;
             self.metrics.connected(I::RESOURCE, false);
@@ -498,9 +514,17 @@ impl<I: Index> Watcher<I> {
             End::Failed(failure.cause)
         };
         if broke {
-            let stored = self.stored_version().await.map_err(&mut failed)?;
+            let stored = self.stored_version().await.map_err(|error| {
+                self.deaf = None;
+                failed(error)
+            })?;
             if rewind::is_lower(&stored, version) {
                 return Err(End::Rewound);
+            }
+            if stored == version {
+                self.deaf = None;
+            } else if self.deaf.get_or_insert_with(Instant::now).elapsed() >= DEAF {
+                return Err(End::Idle);
             }
         }
         let query = format!(
@@ -548,7 +572,12 @@ impl<I: Index> Watcher<I> {
                 Ok(Change::Error(status)) => return End::by(&status),
                 Err(end) => return end,
             };
-            version_of(&object, version);
+            if let Some(newer) = wire::version(&object) {
+                if rewind::is_lower(newer, version) {
+                    return End::Rewound;
+                }
+                newer.clone_into(version);
+            }
         }
     }
 
@@ -607,13 +636,6 @@ fn list_end(bookmark: &Bytes) -> Option<String> {
     let marked = |entry: &wire::MapEntry| entry.key == INITIAL_EVENTS_END && entry.value == "true";
     let version = std::str::from_utf8(&meta.resource_version).ok()?;
     meta.annotations.iter().any(marked).then(|| version.to_owned())
-}
-
-/// Writes the version of an object over `version`, if it has one.
-fn version_of(object: &Bytes, version: &mut String) {
-    if let Some(newer) = wire::version(object) {
-        newer.clone_into(version);
-    }
 }
 
 #[cfg(test)]

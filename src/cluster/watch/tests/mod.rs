@@ -49,7 +49,7 @@ struct Broken;
 /// A server that answers by a script and, at its end, never again. Which version its store is at, it says
 /// at any time.
 struct Server {
-    script: Mutex<VecDeque<Reply>>,
+    script: Mutex<Box<dyn FnMut(&str) -> Reply + Send>>,
     stored: &'static str,
     requests: Mutex<Vec<(String, Instant)>>,
 }
@@ -178,7 +178,30 @@ async fn play_at<D: Future<Output = ()>>(
     seconds: u64,
     does: impl FnOnce(Api) -> D,
 ) -> Played {
-    let (script, requests) = (Mutex::new(script.into_iter().collect()), Mutex::default());
+    let mut script: VecDeque<_> = script.into_iter().collect();
+    let next = move |_: &str| script.pop_front().unwrap_or(Reply::Hang);
+    play_while(log, stored, next, seconds, does).await
+}
+
+/// The same against a server that answers each request by its address.
+async fn play_by(
+    log: Log,
+    stored: &'static str,
+    answer: impl FnMut(&str) -> Reply + Send + 'static,
+    seconds: u64,
+) -> Played {
+    play_while(log, stored, answer, seconds, |_| std::future::ready(())).await
+}
+
+async fn play_while<D: Future<Output = ()>>(
+    log: Log,
+    stored: &'static str,
+    answer: impl FnMut(&str) -> Reply + Send + 'static,
+    seconds: u64,
+    does: impl FnOnce(Api) -> D,
+) -> Played {
+    let script: Box<dyn FnMut(&str) -> Reply + Send> = Box::new(answer);
+    let (script, requests) = (Mutex::new(script), Mutex::default());
     let server = Arc::new(Server { script, stored, requests });
     let behind = Arc::clone(&server);
     let service = service_fn(move |request: Request<Body>| {
@@ -191,8 +214,8 @@ async fn play_at<D: Future<Output = ()>>(
             if uri.contains("limit=1&") && !server.stored.is_empty() {
                 return Ok::<_, Infallible>(respond(page(server.stored, "", &[]), false));
             }
+            let reply = (server.script.lock())(&uri);
             server.requests.lock().push((uri, Instant::now()));
-            let reply = server.script.lock().pop_front().unwrap_or(Reply::Hang);
             if matches!(reply, Reply::Hang) {
                 std::future::pending::<()>().await;
             }

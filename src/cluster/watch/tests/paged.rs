@@ -114,8 +114,9 @@ async fn every_wait_is_bounded() {
 #[tokio::test(start_paused = true)]
 async fn failures_are_retried_with_growing_pauses_and_for_ever() {
     let failing = (0..50).map(|_| Reply::Answer(500, Bytes::new()));
-    let played = play([refused()].into_iter().chain(failing).chain([page("10", "", &[])]), 3600);
-    let played = played.await;
+    let script = [refused()].into_iter().chain(failing).chain([page("10", "", &[])]);
+    let idle = |_| std::future::ready(());
+    let played = play_at(Log::default(), "10", script, 3600, idle).await;
     assert_eq!(played.lists, 1);
     let apart = played.second(51) - played.second(49);
     assert!((8..=16).contains(&apart), "at most 8 s apart: {:?}", played.requests);
@@ -132,7 +133,8 @@ async fn a_watch_that_keeps_failing_does_not_spin() {
         script.push(Reply::Other("text/html", "<html>a proxy's page</html>\n".into()));
         script.push(Reply::Pieces(vec![]));
     }
-    let played = play(script, 3600).await;
+    let idle = |_| std::future::ready(());
+    let played = play_at(Log::default(), "10", script, 3600, idle).await;
     assert_eq!(played.lists, 1, "no new list: the version is still good");
     assert!(played.requests.len() > 102, "and it never gives up");
     assert!(played.second(102) > 300, "{:?}", played.requests[102]);
@@ -188,4 +190,61 @@ async fn the_server_is_waited_for_as_long_as_it_asks_within_bounds() {
             assert!((least..=most).contains(&waited), "{asked}: {:?}", played.requests);
         }
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_lists_come_through_and_no_watch_does_a_list_comes_about_every_minute() {
+    // A proxy that waits for the end of an answer, one that ends it at once, and a server that
+    // refuses for good.
+    let fails: [fn() -> Reply; 4] = [
+        || Reply::Hang,
+        || Reply::Pieces(vec![]),
+        || Reply::Answer(500, status(500, "the revision has been compacted")),
+        || Reply::Pieces(vec![error(500, "the revision has been compacted")]),
+    ];
+    for fail in fails {
+        let mut server = Deaf { fail, lists: 0 };
+        let played = play_by(Log::default(), "1000000", move |uri| server.answer(uri), 600).await;
+        assert!((5..=10).contains(&played.lists), "{} lists in ten minutes", played.lists);
+        assert!(played.requests.len() < 250, "{} requests", played.requests.len());
+    }
+}
+
+/// A server that lists, and whose watches fail.
+struct Deaf {
+    fail: fn() -> Reply,
+    lists: u32,
+}
+
+impl Deaf {
+    fn answer(&mut self, uri: &str) -> Reply {
+        if uri.contains("sendInitialEvents") {
+            return refused();
+        }
+        if uri.contains("watch=true") {
+            return (self.fail)();
+        }
+        self.lists += 1;
+        page(&format!("{}", 10 * self.lists), "", &[("a", 1)])
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_is_away_with_the_server_is_taken_up_again_without_a_list() {
+    let down = (0..100).map(|_| Reply::Answer(503, Bytes::new()));
+    let listed = [Reply::Pieces(streamed("10", &[("a", 1)]))].into_iter();
+    let script = listed.chain(down).chain([page("500", "", &[]), Reply::Silence(vec![added_b()])]);
+    let idle = |_| std::future::ready(());
+    let played = play_at(Log::default(), "", script, 3600, idle).await;
+    assert!(played.second(102) > 300, "{:?}", played.requests[102]);
+    assert!(played.asked(102).contains("&resourceVersion=10&"), "{:?}", played.requests[102]);
+    assert_eq!(played.told("b by Watch"), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_page_that_names_itself_as_the_next_one_is_an_error_and_no_endless_list() {
+    let same = (0..1000).map(|_| page("10", "more", &[("a", 1)]));
+    let played = play([refused()].into_iter().chain(same), 60).await;
+    assert_eq!(played.lists, 0);
+    assert!(played.requests.len() < 60, "{} requests in a minute", played.requests.len());
 }

@@ -76,3 +76,13 @@ async fn a_list_of_a_lower_version_is_taken_and_tells_the_others_once() {
     assert_eq!(played.lists, 2, "and it does not list because of itself");
     assert_eq!((played.told("only [3]"), *told.lock()), (1, 1));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_lower_version_in_the_watch_itself_leads_to_a_list_at_once() {
+    for lower in [event("MODIFIED", "a", "1", "7"), event("BOOKMARK", "", "", "7")] {
+        let first = [streamed("10", &[("a", 1)]), vec![added_b(), lower]].concat();
+        let played = play([Reply::Silence(first), listed("8", &[("c", 3)])], 5).await;
+        assert_eq!((played.lists, played.requests.len()), (2, 2), "{:?}", played.requests);
+        assert_eq!(played.told("only [3]"), 1, "what the store does not know is gone");
+    }
+}
