@@ -225,10 +225,6 @@ impl<J: Judge, R: Requests, N: Notices> Evictor<J, R, N> {
                 None => return Ok(End::AlreadyGone),
             },
         };
-        let judgement = self.judge.judge(&job.pod, &job.verdict);
-        if judgement.pod.is_none() || !judgement.verdict.is_due(self.clock.now()) {
-            return Ok(End::Withdrawn(judgement.verdict));
-        }
         if let Some(end) = self.spared(job, &stored).await? {
             return Ok(end);
         }
@@ -279,9 +275,14 @@ impl<J: Judge, R: Requests, N: Notices> Evictor<J, R, N> {
     }
 
     /// How the attempt ends if the pod is to stay, by these facts of it and by its node as the API
-    /// server has it. That is read anew only if what is known of it is older than a second.
+    /// server has it. That is read anew only if what is known of it is older than a second. The view has
+    /// the last word: the answer may have been long on its way.
     async fn spared(&self, job: &Job, pod: &Pod) -> Result<Option<End>, Failure> {
         let node = self.confirmations.node(&job.pod.node, job.due, &self.requests).await?;
+        let judgement = self.judge.judge(&job.pod, &job.verdict);
+        if judgement.pod.is_none() || !judgement.verdict.is_due(self.clock.now()) {
+            return Ok(Some(End::Withdrawn(judgement.verdict)));
+        }
         let verdict = self.judge.judge_on(pod, &job.verdict, node.as_deref());
         Ok(if verdict == Verdict::Keep(Kept::Terminating) {
             Some(End::AlreadyGone)

@@ -58,6 +58,8 @@ struct World {
     /// Verdict by the node as it is stored once the condition is written.
     live_after_mark: Option<Verdict>,
     mark_takes: Duration,
+    /// How long the answer about the node is on its way.
+    node_takes: Duration,
     /// The pod as it is stored tolerates the taint; the one that the view has does not.
     spared_when_stored: bool,
     requests: Vec<&'static str>,
@@ -125,7 +127,8 @@ impl Requests for Fake {
 
     async fn node(&self, name: &NodeName) -> Result<Option<Node>, Failure> {
         self.request("node")?;
-        tokio::time::sleep(Duration::from_millis(5)).await;
+        let takes = self.0.lock().node_takes;
+        tokio::time::sleep(takes).await;
         Ok(Some(Node {
             name: name.clone(),
             uid: Uid(1),
@@ -169,6 +172,7 @@ impl Bench {
             after_mark: None,
             live_after_mark: None,
             mark_takes: Duration::ZERO,
+            node_takes: Duration::from_millis(5),
             spared_when_stored: false,
             requests: vec![],
             told: vec![],
@@ -363,6 +367,33 @@ async fn a_taint_that_goes_while_the_condition_is_written_saves_the_pod() {
     assert_eq!(bench.run().await, Outcome::Reconsider);
     assert_eq!(bench.requests(), ["node", "mark"]);
     assert_eq!(bench.state(), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_taint_that_goes_while_an_answer_about_the_node_is_on_its_way_saves_the_pod() {
+    for (slow_from, expected) in [("start", &["node"][..]), ("mark", &["node", "mark", "node"])] {
+        let bench = Bench::new();
+        let slow = Duration::from_secs(14);
+        {
+            let mut world = bench.world.lock();
+            if slow_from == "start" {
+                world.node_takes = slow;
+            } else {
+                world.mark_takes = Duration::from_secs(3);
+            }
+        }
+        let running = bench.run();
+        let meanwhile = async {
+            tokio::time::sleep(Duration::from_secs(2)).await;
+            bench.world.lock().node_takes = slow;
+            tokio::time::sleep(Duration::from_secs(5)).await;
+            bench.world.lock().view = keep();
+        };
+        let (outcome, ()) = tokio::join!(running, meanwhile);
+        assert_eq!(outcome, Outcome::Reconsider, "{slow_from}");
+        assert_eq!(bench.requests(), expected, "{slow_from}");
+        assert_eq!(bench.state(), None);
+    }
 }
 
 #[tokio::test(start_paused = true)]
