@@ -268,7 +268,7 @@ impl Api {
         if let Some(version) = wire::version(&object) {
             self.rewinds.see(&format!("node {name}"), version, asked);
         }
-        decode_node(&object).map(Some).map_err(unreadable)
+        named(decode_node(&object).map_err(unreadable)?, name).map(Some)
     }
 
     /// Writes the record of the node's taints, or removes it with `None`. Refused with 422 if
@@ -590,6 +590,18 @@ fn decoded_pod(body: &Bytes) -> Result<Pod, RequestError> {
     pod.ok_or_else(|| unreadable("the pod is bound to no node"))
 }
 
+/// The node, if it is the one that was asked for. What lies between may mix up answers, and a pod must
+/// not go for the taints of another node.
+fn named(node: Node, name: &NodeName) -> Result<Node, RequestError> {
+    if node.name == *name {
+        return Ok(node);
+    }
+    Err(unreadable(format!(
+        "it is about {} and not about {name}; is there a proxy that mixes up answers?",
+        node.name
+    )))
+}
+
 fn pod_path(pod: &PodRef) -> String {
     format!("/api/v1/namespaces/{}/pods/{}", pod.namespace, pod.name)
 }
@@ -633,5 +645,31 @@ mod tests {
             let outcome = delete(200, answer).await;
             assert!(matches!(outcome, Err(RequestError::Body(_))), "{answer}: {outcome:?}");
         }
+    }
+
+    #[tokio::test]
+    async fn an_answer_about_another_node_is_none() {
+        let node = |name: &str| wire::Node {
+            metadata: wire::ObjectMeta {
+                name: name.to_owned().into(),
+                uid: Uid(1).to_string().into(),
+                ..wire::ObjectMeta::default()
+            },
+            ..wire::Node::default()
+        };
+        let service = service_fn(move |_: Request<Body>| async move {
+            let body = wire::seal("Node", &node("n1")).to_vec();
+            let answer = Response::builder().header(CONTENT_TYPE, wire::MEDIA_TYPE);
+            Ok::<_, Infallible>(answer.body(Body::from(body)).unwrap())
+        });
+        let metrics = Metrics::register(&Registry::new()).unwrap();
+        let api = Api::new(Client::new(service, "default"), metrics);
+        assert!(matches!(api.node(&"n1".into()).await, Ok(Some(_))));
+        let other = api.node(&"n2".into()).await;
+        assert!(matches!(other, Err(RequestError::Body(_))), "{other:?}");
+        let watched = crate::cluster::Watched::default();
+        assert!(matches!(api.stored_node(&"n1".into(), &watched).await, Ok(Some(_))));
+        let other = api.stored_node(&"n2".into(), &watched).await;
+        assert!(matches!(other, Err(RequestError::Body(_))), "{other:?}");
     }
 }

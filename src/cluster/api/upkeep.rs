@@ -6,7 +6,7 @@ use http::Method;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
-use super::{Api, FIELD_MANAGER, Label, REQUEST_TIMEOUT, RequestError, request, unreadable};
+use super::{Api, FIELD_MANAGER, Label, REQUEST_TIMEOUT, RequestError, named, request, unreadable};
 use crate::clock::whole_seconds;
 use crate::cluster::{Watched, decode_node_upkeep, wire};
 use crate::model::{Node, NodeName, Upkeep};
@@ -71,7 +71,9 @@ impl Api {
             Err(RequestError::Status(answer)) if answer.is_not_found() => return Ok(None),
             other => other?,
         };
-        stored(&body, watched).map(Some)
+        let stored = stored(&body, watched)?;
+        let node = named(stored.node, name)?;
+        Ok(Some(StoredNode { node, ..stored }))
     }
 
     /// Changes the node, unless it has changed since it was read (409), and returns it as it is
