@@ -21,10 +21,13 @@ const AT_ONCE: usize = 4;
 /// all be without an answer where that one hangs, and the node is not to be held up for each of them.
 const TOGETHER: Duration = Duration::from_secs(15);
 
+/// An owner, in its namespace.
+type Owned = (Arc<str>, Owner);
+
 /// Answers whether owners exist.
 pub struct OwnerLookup {
     api: Api,
-    known: Mutex<AHashMap<Arc<str>, (Instant, Existence)>>,
+    known: Mutex<AHashMap<Owned, (Instant, Existence)>>,
 }
 
 impl OwnerLookup {
@@ -40,20 +43,20 @@ impl OwnerLookup {
         let mut owners: Owners = {
             let mut known = self.known.lock();
             known.retain(|_, (at, _)| begun - *at < REMEMBERED);
-            let remembered = needed.iter().filter_map(|(_, owner)| {
-                Some((Arc::clone(&owner.uid), known.get(&owner.uid)?.1.clone()))
-            });
+            let remembered = needed
+                .iter()
+                .filter_map(|owned| Some((owned.clone(), known.get(owned)?.1.clone())));
             remembered.collect()
         };
-        let unknown: Vec<_> =
-            needed.iter().filter(|(_, owner)| !owners.contains_key(&owner.uid)).collect();
-        let lookups = unknown.into_iter().map(|(namespace, owner)| async move {
+        let unknown: Vec<_> = needed.iter().filter(|owned| !owners.contains_key(*owned)).collect();
+        let lookups = unknown.into_iter().map(|owned| async move {
+            let (namespace, owner) = owned;
             let existence = match self.api.owner_exists(namespace, owner).await {
                 Ok(true) => Existence::Exists,
                 Ok(false) => Existence::Absent,
                 Err(error) => Existence::Unknown(error.to_string().into()),
             };
-            (Arc::clone(&owner.uid), existence)
+            (owned.clone(), existence)
         });
         let lookups: Vec<_> = lookups.collect();
         let found: Vec<_> = futures::stream::iter(lookups)
@@ -61,16 +64,16 @@ impl OwnerLookup {
             .take_until(tokio::time::sleep(TOGETHER))
             .collect()
             .await;
-        for (_, owner) in needed {
+        for owned in needed {
             let unanswered = || Existence::Unknown(format!("no answer within {TOGETHER:?}").into());
-            owners.entry(Arc::clone(&owner.uid)).or_insert_with(unanswered);
+            owners.entry(owned.clone()).or_insert_with(unanswered);
         }
         let mut known = self.known.lock();
-        for (uid, existence) in found {
+        for (owned, existence) in found {
             if !matches!(existence, Existence::Unknown(_)) {
-                known.insert(Arc::clone(&uid), (begun, existence.clone()));
+                known.insert(owned.clone(), (begun, existence.clone()));
             }
-            owners.insert(uid, existence);
+            owners.insert(owned, existence);
         }
         owners
     }
@@ -128,9 +131,9 @@ mod tests {
         let begin = Instant::now();
         let owners = lookup.existence(&needed).await;
         assert!(begin.elapsed() < Duration::from_secs(16), "{:?}", begin.elapsed());
-        assert_eq!(owners[&needed[0].1.uid], Existence::Exists);
-        let unknown = |owner: &Owner| matches!(owners[&owner.uid], Existence::Unknown(_));
-        assert!(needed[1..].iter().all(|(_, owner)| unknown(owner)));
+        assert_eq!(owners[&needed[0]], Existence::Exists);
+        let unknown = |owned| matches!(owners[owned], Existence::Unknown(_));
+        assert!(needed[1..].iter().all(unknown));
     }
 
     fn needing(names: &[&str]) -> Vec<(Arc<str>, Owner)> {
@@ -139,14 +142,26 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn who_names_the_uid_of_anothers_owner_changes_nothing_of_what_is_known_of_that() {
+        let asked = Arc::default();
+        let lookup = lookup(&asked);
+        let agent = owner("apps/v1", "DaemonSet", "agent");
+        let lie = Owner { name: "gone".into(), ..agent.clone() };
+        let [lie, agent] = [("a-tenant".into(), lie), ("kube-system".into(), agent)];
+        assert_eq!(lookup.existence(std::slice::from_ref(&lie)).await[&lie], Existence::Absent);
+        let owners = lookup.existence(&[lie.clone(), agent.clone()]).await;
+        assert_eq!((&owners[&lie], &owners[&agent]), (&Existence::Absent, &Existence::Exists));
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn each_owner_is_asked_for_once_in_ten_seconds_and_errors_anew() {
         let asked = Arc::default();
         let lookup = lookup(&asked);
         let needed = needing(&["agent", "gone", "secret"]);
         let owners = lookup.existence(&needed).await;
-        assert_eq!(owners[&needed[0].1.uid], Existence::Exists);
-        assert_eq!(owners[&needed[1].1.uid], Existence::Absent);
-        let Existence::Unknown(error) = &owners[&needed[2].1.uid] else { panic!("{owners:?}") };
+        assert_eq!(owners[&needed[0]], Existence::Exists);
+        assert_eq!(owners[&needed[1]], Existence::Absent);
+        let Existence::Unknown(error) = &owners[&needed[2]] else { panic!("{owners:?}") };
         assert!(error.contains("403"), "{error}");
         assert_eq!(asked.load(Ordering::Relaxed), 3);
 

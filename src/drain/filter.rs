@@ -90,9 +90,10 @@ pub fn owners_needed<'a>(
 ) -> Vec<(Arc<str>, Owner)> {
     let mut seen = AHashSet::new();
     let pods = pods.into_iter().filter(|pod| !pod.mirror);
-    let left = pods.filter_map(|pod| Some((pod, left_controller(pod, rules)?)));
-    left.filter(|(_, owner)| seen.insert(&owner.uid))
-        .map(|(pod, owner)| (Arc::clone(&pod.reference.namespace), owner.clone()))
+    let left =
+        pods.filter_map(|pod| Some((&pod.reference.namespace, left_controller(pod, rules)?)));
+    left.filter(|owned| seen.insert(*owned))
+        .map(|(namespace, owner)| (Arc::clone(namespace), owner.clone()))
         .collect()
 }
 
@@ -118,7 +119,7 @@ pub fn fate(pod: &Resident, rules: &PodRules, owners: &Owners) -> Result<Fate, B
         return Ok(Fate::Await);
     }
     if let Some(owner) = left {
-        match owners.get(&owner.uid) {
+        match owners.get(&(Arc::clone(&pod.reference.namespace), owner.clone())) {
             Some(Existence::Exists) => {
                 return Ok(Fate::Leave(Why::Controller(owner.clone()), Stay::Expected));
             }

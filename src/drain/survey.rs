@@ -255,7 +255,8 @@ mod tests {
     #[test]
     fn what_is_left_on_purpose_neither_hinders_nor_delays() {
         let agent = owner("apps/v1", "DaemonSet", "agent");
-        let owners = [(agent.uid.clone(), Existence::Exists)].into_iter().collect();
+        let of = ("default".into(), agent.clone());
+        let owners = [(of, Existence::Exists)].into_iter().collect();
         let pods = [resident("a").owned_by(agent), Resident { mirror: true, ..resident("b") }];
         let survey = survey(pods, &rules(), &owners, &[]);
         assert_eq!(survey.left.len(), 2);
@@ -274,7 +275,8 @@ mod tests {
     #[test]
     fn an_unknown_owner_hinders_and_the_others_are_still_sorted() {
         let agent = owner("apps/v1", "DaemonSet", "agent");
-        let owners = [(agent.uid.clone(), Existence::Unknown("kaboom".into()))];
+        let of = ("default".into(), agent.clone());
+        let owners = [(of, Existence::Unknown("kaboom".into()))];
         let pods = [resident("a").owned_by(agent), resident("b")];
         let survey = survey(pods, &rules(), &owners.into_iter().collect(), &[]);
         assert_eq!(survey.go.len(), 1);

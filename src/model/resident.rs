@@ -101,8 +101,11 @@ pub enum Existence {
     Unknown(Arc<str>),
 }
 
-/// What is known of owners, by their UID.
-pub type Owners = AHashMap<Arc<str>, Existence>;
+/// What is known of owners, each in its namespace.
+///
+/// A pod names the UID of its owner itself, and nobody checks that: by UID alone, what one pod says
+/// would decide about the pods of others.
+pub type Owners = AHashMap<(Arc<str>, Owner), Existence>;
 
 /// A volume whose content is lost with the pod or with the node.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -30,7 +30,7 @@ fn database() -> Owner {
 }
 
 fn knowing(owner: &Owner, existence: Existence) -> Owners {
-    [(Arc::clone(&owner.uid), existence)].into_iter().collect()
+    [(("default".into(), owner.clone()), existence)].into_iter().collect()
 }
 
 #[test]
@@ -81,6 +81,32 @@ fn pods_of_a_daemon_set_or_stateful_set_are_left_while_it_exists() {
 
         let error = fate(&pod, &rules(), &Owners::new()).unwrap_err();
         assert_eq!(error.owner, owner, "an answer that is absent is not an absent owner");
+    }
+}
+
+#[test]
+fn what_a_pod_says_of_an_owner_decides_about_no_pod_of_another() {
+    let victim = resident("agent-1").in_namespace("kube-system").owned_by(agent());
+    // It names the UID of somebody else's owner, which is not checked.
+    let liar = |named: Owner| {
+        let owner = Owner { uid: Arc::clone(&agent().uid), ..named };
+        resident("liar").in_namespace("a-tenant").owned_by(owner)
+    };
+    for liar in [
+        liar(owner("apps/v1", "DaemonSet", "no-such")),
+        liar(owner("apps/v1", "StatefulSet", "agent")),
+        liar(agent()),
+    ] {
+        let needed = owners_needed([&liar, &victim], &rules());
+        assert_eq!(needed.len(), 2, "both are looked up: {needed:?}");
+        let answer = |of: &(Arc<str>, Owner)| match &*of.0 {
+            "kube-system" => Existence::Exists,
+            _ => Existence::Absent,
+        };
+        let owners: Owners = needed.iter().map(|of| (of.clone(), answer(of))).collect();
+        assert_eq!(fate(&liar, &rules(), &owners), Ok(Fate::Evict));
+        let kept = Fate::Leave(Why::Controller(agent()), Stay::Expected);
+        assert_eq!(fate(&victim, &rules(), &owners), Ok(kept));
     }
 }
 
