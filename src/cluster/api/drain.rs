@@ -10,7 +10,6 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::Method;
 use jiff::Timestamp;
-use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use serde::Deserialize;
@@ -20,11 +19,22 @@ use serde_json::{Value, json};
 use super::{
     Answer, Api, JSON, Label, REQUEST_TIMEOUT, RequestError, SMALL, pod_path, request, unreadable,
 };
+use bounded::{Few, First, Pick, Texts, cut};
+
 use crate::model::{
     Amount, Budget, Demand, LocalVolume, LocalVolumeKind, NodeName, Owner, Phase, PodRef,
     Requirement, Resident, Selector, Test,
 };
 
+mod bounded;
+
+/// A list that is longer is read in pages: what pods and budgets have in them is their tenants' choice.
+const LONGEST_PAGE: usize = 16 << 20;
+/// Objects on the first page of a list that is too long to be read as a whole.
+const FIRST_PAGE: usize = 64;
+/// A budget whose selector has more requirements and values is not foreseen. The API server asks it all
+/// the same.
+const LONGEST_SELECTOR: usize = 256;
 const MIRROR_ANNOTATION: &str = "kubernetes.io/config.mirror";
 /// What the API server fills in for a pod that says nothing, in seconds.
 const DEFAULT_GRACE: u64 = 30;
@@ -77,8 +87,7 @@ impl Api {
     pub async fn list_pods_on(&self, node: &NodeName) -> Result<Vec<Resident>, RequestError> {
         let path = format!("/api/v1/pods?fieldSelector=spec.nodeName%3D{node}");
         let label = Label { verb: "list", resource: "pods" };
-        let pods: Vec<PodObject> = self.list(label, &path, "PodList").await?;
-        pods.into_iter().map(|pod| pod.facts(node)).collect()
+        self.list(label, &path, "PodList", |pod: PodObject| pod.facts(node)).await
     }
 
     /// All disruption budgets, as they are stored now.
@@ -86,11 +95,13 @@ impl Api {
     /// # Errors
     /// See [`RequestError`].
     pub async fn list_budgets(&self) -> Result<Vec<Budget>, RequestError> {
+        self.list_budgets_at("/apis/policy/v1/poddisruptionbudgets").await
+    }
+
+    async fn list_budgets_at(&self, path: &str) -> Result<Vec<Budget>, RequestError> {
         let label = Label { verb: "list", resource: "poddisruptionbudgets" };
-        let path = "/apis/policy/v1/poddisruptionbudgets";
-        let budgets: Vec<PodDisruptionBudget> =
-            self.list(label, path, "PodDisruptionBudgetList").await?;
-        Ok(budgets.into_iter().map(budget).collect())
+        let facts = |object: BudgetObject| Ok(budget(object));
+        self.list(label, path, "PodDisruptionBudgetList", facts).await
     }
 
     /// Names of the budgets that select a pod, sorted; nothing if the pod is gone.
@@ -98,11 +109,20 @@ impl Api {
     /// # Errors
     /// See [`RequestError`].
     pub async fn budgets_over(&self, pod: &PodRef) -> Result<Vec<Arc<str>>, RequestError> {
-        let pods = self.list_pods_on(&pod.node).await?;
-        let Some(pod) = pods.into_iter().find(|other| other.reference.uid == pod.uid) else {
-            return Ok(Vec::new());
+        let wanted = pod.uid;
+        let label = Label { verb: "get", resource: "pods" };
+        let pod = match self.json(label, &pod_path(pod), JSON).await {
+            Err(RequestError::Status(answer)) if answer.is_not_found() => return Ok(Vec::new()),
+            body => parse::<PodObject>(&body?)?.facts(&pod.node)?,
         };
-        let budgets = self.list_budgets().await?.into_iter().filter(|budget| budget.guards(&pod));
+        if pod.reference.uid != wanted {
+            return Ok(Vec::new());
+        }
+        // Budgets guard pods of their own namespace.
+        let namespace = &pod.reference.namespace;
+        let path = format!("/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets");
+        let budgets = self.list_budgets_at(&path).await?;
+        let budgets = budgets.into_iter().filter(|budget| budget.guards(&pod));
         let mut names: Vec<_> = budgets.map(|budget| budget.name).collect();
         names.sort();
         Ok(names)
@@ -122,12 +142,12 @@ impl Api {
         struct Meta {
             uid: Arc<str>,
         }
-        let resource = match known_resource(owner) {
-            Some(known) => known.to_owned(),
-            None => self.resource_of(owner).await?,
+        let (group, resource) = match known_resource(owner) {
+            Some((group, resource)) => (group.to_owned(), resource.to_owned()),
+            None => (group_path(owner), self.resource_of(owner).await?),
         };
         let name: String = form_urlencoded::byte_serialize(owner.name.as_bytes()).collect();
-        let path = format!("{}/namespaces/{namespace}/{resource}/{name}", group_path(owner));
+        let path = format!("{group}/namespaces/{namespace}/{resource}/{name}");
         let label = Label { verb: "get", resource: "owners" };
         match self.json(label, &path, SMALL).await {
             Err(RequestError::Status(answer)) if answer.is_not_found() => Ok(false),
@@ -191,22 +211,55 @@ impl Api {
         })
     }
 
-    async fn list<T: DeserializeOwned>(
+    /// A list as it is read by `facts`. It is asked for as a whole, which costs the server least, and in
+    /// ever smaller pages if it is too long: others must not pay for what one of them has in it.
+    async fn list<T: DeserializeOwned, F>(
         &self,
         label: Label,
         path: &str,
         kind: &str,
-    ) -> Result<Vec<T>, RequestError> {
+        facts: impl Fn(T) -> Result<F, RequestError>,
+    ) -> Result<Vec<F>, RequestError> {
         #[derive(Deserialize)]
         struct List<T> {
             kind: String,
+            #[serde(default)]
+            metadata: ListMeta,
             items: Option<Vec<T>>,
         }
-        let list: List<T> = parse(&self.json(label, path, JSON).await?)?;
-        if list.kind != kind {
-            return Err(unreadable(format!("it is a {} instead of a {kind}", list.kind)));
+        #[derive(Default, Deserialize)]
+        #[serde(default)]
+        struct ListMeta {
+            r#continue: String,
         }
-        Ok(list.items.unwrap_or_default())
+        let mut all = Vec::new();
+        let (mut limit, mut next) = (None, String::new());
+        loop {
+            let mut page = path.to_owned();
+            if let Some(limit) = limit {
+                let mark = if path.contains('?') { '&' } else { '?' };
+                page = format!("{page}{mark}limit={limit}&continue={next}");
+            }
+            let request = request(Method::GET, &page, JSON, None, &Value::Null)?;
+            let body = match self.send_for(label, request, REQUEST_TIMEOUT, LONGEST_PAGE).await {
+                Err(RequestError::TooLarge(_)) if limit != Some(1) => {
+                    limit = Some(limit.map_or(FIRST_PAGE, |limit| limit / 2).max(1));
+                    continue;
+                }
+                answer => answer?.1,
+            };
+            let list: List<T> = parse(&body)?;
+            if list.kind != kind {
+                return Err(unreadable(format!("it is a {} instead of a {kind}", list.kind)));
+            }
+            for object in list.items.into_iter().flatten() {
+                all.push(facts(object)?);
+            }
+            if limit.is_none() || list.metadata.r#continue.is_empty() {
+                return Ok(all);
+            }
+            next = form_urlencoded::byte_serialize(list.metadata.r#continue.as_bytes()).collect();
+        }
     }
 
     async fn json(&self, label: Label, path: &str, accept: &str) -> Result<Bytes, RequestError> {
@@ -234,14 +287,17 @@ fn options(pod: &PodRef, grace: Option<i64>) -> Value {
     options
 }
 
-/// The usual kinds need no discovery.
-fn known_resource(owner: &Owner) -> Option<&'static str> {
-    Some(match (&*owner.api_version, &*owner.kind) {
-        ("apps/v1", "DaemonSet") => "daemonsets",
-        ("apps/v1", "StatefulSet") => "statefulsets",
-        ("apps/v1", "ReplicaSet") => "replicasets",
-        ("batch/v1", "Job") => "jobs",
-        ("v1", "ReplicationController") => "replicationcontrollers",
+/// The usual kinds need no discovery: the path of their group, and their name in it. The version that a
+/// pod names is not asked for, as the server may not have it: it is the same object in each, and the
+/// UID tells it from others.
+fn known_resource(owner: &Owner) -> Option<(&'static str, &'static str)> {
+    const APPS: &str = "/apis/apps/v1";
+    Some(match (owner.group(), &*owner.kind) {
+        ("apps" | "extensions", "DaemonSet") => (APPS, "daemonsets"),
+        ("apps" | "extensions", "StatefulSet") => (APPS, "statefulsets"),
+        ("apps" | "extensions", "ReplicaSet") => (APPS, "replicasets"),
+        ("batch", "Job") => ("/apis/batch/v1", "jobs"),
+        ("", "ReplicationController") => ("/api/v1", "replicationcontrollers"),
         _ => return None,
     })
 }
@@ -273,9 +329,12 @@ struct PodMeta {
     uid: String,
     creation_timestamp: Option<Timestamp>,
     deletion_timestamp: Option<Timestamp>,
-    labels: Option<BTreeMap<Arc<str>, Arc<str>>>,
-    annotations: Option<BTreeMap<Arc<str>, Arc<str>>>,
-    owner_references: Option<Vec<OwnerReference>>,
+    #[serde(default)]
+    labels: Texts,
+    #[serde(default)]
+    annotations: Texts,
+    #[serde(default)]
+    owner_references: First<Controller>,
 }
 
 #[derive(Deserialize)]
@@ -288,12 +347,31 @@ struct OwnerReference {
     controller: Option<bool>,
 }
 
+/// The owner that is the controller.
+struct Controller(Owner);
+
+impl Pick for Controller {
+    type Element = OwnerReference;
+
+    fn pick(element: OwnerReference) -> Option<Self> {
+        let OwnerReference { api_version, kind, name, uid, controller } = element;
+        let owner = Owner {
+            api_version: cut(api_version),
+            kind: cut(kind),
+            name: cut(name),
+            uid: cut(uid),
+        };
+        (controller == Some(true)).then_some(Self(owner))
+    }
+}
+
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct PodSpec {
     priority: Option<i32>,
     termination_grace_period_seconds: Option<i64>,
-    volumes: Option<Vec<Volume>>,
+    #[serde(default)]
+    volumes: Few<LocalVolume>,
 }
 
 #[derive(Deserialize)]
@@ -304,11 +382,24 @@ struct Volume {
     host_path: Option<IgnoredAny>,
 }
 
+impl Pick for LocalVolume {
+    type Element = Volume;
+
+    fn pick(volume: Volume) -> Option<Self> {
+        let kind = match volume {
+            Volume { empty_dir: Some(_), .. } => LocalVolumeKind::EmptyDir,
+            Volume { host_path: Some(_), .. } => LocalVolumeKind::HostPath,
+            _ => return None,
+        };
+        Some(Self { name: volume.name, kind })
+    }
+}
+
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct PodStatus {
     phase: String,
-    conditions: Option<Vec<PodCondition>>,
+    conditions: First<IsReady>,
 }
 
 #[derive(Deserialize)]
@@ -317,33 +408,35 @@ struct PodCondition {
     status: String,
 }
 
+/// Its condition Ready is True.
+struct IsReady;
+
+impl Pick for IsReady {
+    type Element = PodCondition;
+
+    fn pick(condition: PodCondition) -> Option<Self> {
+        (condition.r#type == "Ready" && condition.status == "True").then_some(Self)
+    }
+}
+
 impl PodObject {
     fn facts(self, node: &NodeName) -> Result<Resident, RequestError> {
         let Self { metadata: meta, spec, status } = self;
         let uid = meta.uid.parse().map_err(|error| {
             unreadable(format!("pod {}/{}: metadata.uid: {error}", meta.namespace, meta.name))
         })?;
-        let annotations: crate::model::Labels = meta.annotations.into_iter().flatten().collect();
-        let owners = meta.owner_references.into_iter().flatten();
+        let annotations: crate::model::Labels = meta.annotations.0.into_iter().collect();
         let grace = spec.termination_grace_period_seconds;
-        let mut conditions = status.conditions.iter().flatten();
         Ok(Resident {
             phase: Phase::parse(&status.phase),
             mirror: annotations.get(MIRROR_ANNOTATION).is_some(),
             terminating: meta.deletion_timestamp,
             created: meta.creation_timestamp,
-            ready: conditions.any(|c| c.r#type == "Ready" && c.status == "True"),
-            labels: meta.labels.into_iter().flatten().collect(),
+            ready: status.conditions.0.is_some(),
+            labels: meta.labels.0.into_iter().collect(),
             annotations,
-            controller: owners.into_iter().find(|owner| owner.controller == Some(true)).map(
-                |OwnerReference { api_version, kind, name, uid, .. }| Owner {
-                    api_version,
-                    kind,
-                    name,
-                    uid,
-                },
-            ),
-            volumes: spec.volumes.into_iter().flatten().filter_map(local).collect(),
+            controller: meta.owner_references.0.map(|Controller(owner)| owner),
+            volumes: spec.volumes.0,
             priority: spec.priority.unwrap_or(0),
             grace: Duration::from_secs(
                 grace.map_or(DEFAULT_GRACE, |seconds| u64::try_from(seconds).unwrap_or(1)),
@@ -358,23 +451,50 @@ impl PodObject {
     }
 }
 
-fn local(volume: Volume) -> Option<LocalVolume> {
-    let kind = match volume {
-        Volume { empty_dir: Some(_), .. } => LocalVolumeKind::EmptyDir,
-        Volume { host_path: Some(_), .. } => LocalVolumeKind::HostPath,
-        _ => return None,
-    };
-    Some(LocalVolume { name: volume.name, kind })
+/// A disruption budget as JSON, as far as it is read. What else is in it, such as the times of those who
+/// changed it, may be anything.
+#[derive(Deserialize)]
+struct BudgetObject {
+    metadata: BudgetMeta,
+    #[serde(default)]
+    spec: BudgetSpec,
+    #[serde(default)]
+    status: BudgetStatus,
 }
 
-fn budget(object: PodDisruptionBudget) -> Budget {
-    let (meta, spec) = (object.metadata, object.spec.unwrap_or_default());
-    let status = object.status.unwrap_or_default();
+#[derive(Deserialize)]
+struct BudgetMeta {
+    name: Arc<str>,
+    namespace: Arc<str>,
+    generation: Option<i64>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct BudgetSpec {
+    max_unavailable: Option<IntOrString>,
+    min_available: Option<IntOrString>,
+    selector: Option<LabelSelector>,
+    unhealthy_pod_eviction_policy: Option<String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct BudgetStatus {
+    observed_generation: Option<i64>,
+    current_healthy: i32,
+    desired_healthy: i32,
+    expected_pods: i32,
+    disruptions_allowed: i32,
+}
+
+fn budget(object: BudgetObject) -> Budget {
+    let BudgetObject { metadata: meta, spec, status } = object;
     // Without a status nothing is observed: a stored object's generation is 1 at least.
     let observed = status.observed_generation.unwrap_or(0) >= meta.generation.unwrap_or(1);
     Budget {
-        namespace: meta.namespace.unwrap_or_default().into(),
-        name: meta.name.unwrap_or_default().into(),
+        namespace: meta.namespace,
+        name: meta.name,
         selector: spec.selector.map_or(Selector::Nothing, selector),
         demand: match (spec.max_unavailable, spec.min_available) {
             (Some(most), _) => amount(&most).map(Demand::MaxUnavailable),
@@ -383,10 +503,10 @@ fn budget(object: PodDisruptionBudget) -> Budget {
         },
         lets_unready_go: spec.unhealthy_pod_eviction_policy.as_deref() == Some("AlwaysAllow"),
         observed,
-        healthy: status.current_healthy.unwrap_or(0),
-        desired: status.desired_healthy.unwrap_or(0),
-        expected: status.expected_pods.unwrap_or(0),
-        allowed: status.disruptions_allowed.unwrap_or(0),
+        healthy: status.current_healthy,
+        desired: status.desired_healthy,
+        expected: status.expected_pods,
+        allowed: status.disruptions_allowed,
     }
 }
 
@@ -400,6 +520,12 @@ fn amount(value: &IntOrString) -> Option<Amount> {
 }
 
 fn selector(selector: LabelSelector) -> Selector {
+    let expressions = selector.match_expressions.iter().flatten();
+    let length = expressions.map(|expression| 1 + expression.values.iter().flatten().count());
+    let labels = selector.match_labels.as_ref().map_or(0, BTreeMap::len);
+    if labels + length.sum::<usize>() > LONGEST_SELECTOR {
+        return Selector::Nothing;
+    }
     let equal = |(key, value): (String, String)| Requirement {
         key: key.into(),
         test: Test::In(vec![value.into()]),

@@ -4,10 +4,12 @@ use std::sync::Arc;
 
 use http::Method;
 use jiff::{SignedDuration, Timestamp};
+use prost::Message;
 use serde_json::{Value, json};
 
 use super::{Api, FIELD_MANAGER, Label, REQUEST_TIMEOUT, RequestError, named, request, unreadable};
 use crate::clock::whole_seconds;
+use crate::cluster::wire::fields::all;
 use crate::cluster::{Watched, decode_node_upkeep, wire};
 use crate::model::{Node, NodeName, Upkeep};
 
@@ -150,12 +152,12 @@ impl Api {
 }
 
 fn stored(body: &bytes::Bytes, watched: &Watched) -> Result<StoredNode, RequestError> {
-    use prost::Message;
     let object = wire::open(body, "Node").map_err(unreadable)?;
     let node = decode_node_upkeep(&object, watched).map_err(unreadable)?;
-    let object = wire::Node::decode(object).map_err(unreadable)?;
-    let version = String::from_utf8_lossy(&object.metadata.resource_version).into_owned();
-    let taints = object.spec.taints.iter().map(taint).collect();
+    let version = wire::version(&object).unwrap_or_default().to_owned();
+    // The rest of the object, of which its kubelet writes most, is not taken apart.
+    let messages = all(&object, 2).flat_map(|spec| all(spec, 5));
+    let taints = messages.map(|message| taint(&wire::Taint::decode(message).ok()?)).collect();
     Ok(StoredNode { node, version, taints })
 }
 
@@ -183,6 +185,33 @@ fn written(seconds: i64) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_kubelet_has_in_its_nodes_status_hides_neither_version_nor_taints() {
+        let mut node = wire::Node::default();
+        node.metadata.name = "n1".into();
+        node.metadata.uid = "0a1b2c3d-4e5f-4677-8899-aabbccddeeff".into();
+        node.metadata.resource_version = "17".into();
+        let key = |key: &'static str| wire::Taint {
+            key: key.into(),
+            effect: "NoSchedule".into(),
+            ..wire::Taint::default()
+        };
+        node.spec.taints = vec![key("a"), key("b")];
+        // A condition that claims to be longer than it is, and very many that are empty.
+        let odd: &[&[u8]] = &[&[0x22, 3, 0x0a, 9, 0], &[0x22, 0].repeat(500_000)];
+        for status in odd {
+            let mut object = node.encode_to_vec();
+            object.push(0x1a);
+            prost::encode_length_delimiter(status.len(), &mut object).unwrap();
+            object.extend_from_slice(status);
+            let body = wire::envelope("Node", object);
+            let stored = stored(&body, &Watched::default()).unwrap();
+            let taints = stored.taints.unwrap();
+            let keys: Vec<_> = taints.iter().map(|taint| taint["key"].as_str().unwrap()).collect();
+            assert_eq!((&*stored.version, keys), ("17", vec!["a", "b"]));
+        }
+    }
 
     #[test]
     fn a_taint_is_written_back_with_all_that_it_has() {

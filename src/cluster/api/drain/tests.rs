@@ -225,6 +225,100 @@ async fn budgets_come_with_what_they_select_and_demand() {
     assert_eq!((b.healthy, b.desired, b.expected, b.allowed, b.observed), (2, 2, 3, 1, true));
 }
 
+#[tokio::test]
+async fn what_a_tenant_has_in_its_budget_hides_no_budget_of_others() {
+    // Anybody who may write a budget may say when somebody changed it. This is a time of the API, and
+    // later than what is a time here.
+    let api = answering(
+        200,
+        r#"{"kind":"PodDisruptionBudgetList","metadata":{},"items":[
+            {"metadata":{"name":"odd","namespace":"a-tenant","managedFields":[
+                {"manager":"m","operation":"Update","time":"9999-12-31T23:59:59Z"}]},"spec":{}},
+            {"metadata":{"name":"web","namespace":"shop"},"spec":{"minAvailable":1,"selector":{}}}]}"#,
+    );
+    let budgets = api.list_budgets().await.unwrap();
+    let names: Vec<_> = budgets.iter().map(|budget| &*budget.name).collect();
+    assert_eq!(names, ["odd", "web"]);
+}
+
+#[test]
+fn a_selector_that_is_longer_than_any_is_not_kept() {
+    let values = (0..100_000).map(|number| number.to_string()).collect();
+    let long = LabelSelectorRequirement {
+        key: "k".to_owned(),
+        operator: "In".to_owned(),
+        values: Some(values),
+    };
+    let whole = LabelSelector { match_expressions: Some(vec![long]), match_labels: None };
+    assert_eq!(selector(whole), Selector::Nothing);
+}
+
+/// An API with so many pods, of a MiB each, on one node; and how many bytes it has sent at most.
+fn huge_pods(count: usize) -> Api {
+    let service = service_fn(move |request: http::Request<Body>| async move {
+        let query = request.uri().query().unwrap_or_default();
+        let number = |name: &str| {
+            let found = query.split('&').find_map(|part| part.strip_prefix(name));
+            found.and_then(|text| text.parse().ok())
+        };
+        let begin: usize = number("continue=").unwrap_or(0);
+        let end = number("limit=").map_or(count, |limit: usize| count.min(begin + limit));
+        let pad = "x".repeat(1 << 20);
+        let pod = |number| {
+            let uid = Uid(number as u128);
+            format!(
+                r#"{{"metadata":{{"name":"p{number}","namespace":"t","uid":"{uid}"}},
+                "spec":{{"containers":[{{"args":["{pad}"]}}]}},"status":{{}}}}"#
+            )
+        };
+        let items: Vec<_> = (begin..end).map(pod).collect();
+        let next = if end < count { end.to_string() } else { String::new() };
+        let body = format!(
+            r#"{{"kind":"PodList","metadata":{{"continue":"{next}"}},"items":[{}]}}"#,
+            items.join(",")
+        );
+        Ok::<_, Infallible>(Response::new(Body::from(body.into_bytes())))
+    });
+    Api::new(Client::new(service, "default"), Metrics::register(&Registry::new()).unwrap())
+}
+
+#[tokio::test]
+async fn pods_that_are_too_long_for_one_answer_are_read_in_pages_and_none_is_left_out() {
+    let pods = huge_pods(40).list_pods_on(&"n1".into()).await.unwrap();
+    let uids: Vec<_> = pods.iter().map(|pod| pod.reference.uid.0).collect();
+    assert_eq!(uids, (0..40).collect::<Vec<_>>());
+}
+
+#[test]
+fn of_what_a_tenant_puts_into_a_pod_no_more_is_kept_than_anybody_needs() {
+    let each = |element: &dyn Fn(usize) -> String| {
+        let all: Vec<_> = (0..20_000).map(element).collect();
+        all.join(",")
+    };
+    let texts = each(&|n| format!(r#""{n}":"""#));
+    let owners = each(&|n| format!(r#"{{"apiVersion":"v1","kind":"K","name":"{n}","uid":"u"}}"#));
+    let volumes = each(&|n| format!(r#"{{"name":"{n}","emptyDir":{{}}}}"#));
+    let conditions = each(&|n| format!(r#"{{"type":"{n}","status":"True"}}"#));
+    let long = "é".repeat(1 << 20);
+    let text = format!(
+        r#"{{"metadata":{{"name":"a","namespace":"t","uid":"{}","labels":{{{texts}}},
+            "annotations":{{"long":"{long}",{texts}}},"ownerReferences":[{owners},
+            {{"apiVersion":"v1","kind":"K","name":"{long}","uid":"last","controller":true}}]}},
+        "spec":{{"volumes":[{volumes}]}},
+        "status":{{"conditions":[{conditions},{{"type":"Ready","status":"True"}}]}}}}"#,
+        Uid(7)
+    );
+    let pod: PodObject = serde_json::from_str(&text).unwrap();
+    let pod = pod.facts(&"n1".into()).unwrap();
+    assert!(pod.labels.iter().count() <= bounded::MOST);
+    assert!(pod.annotations.iter().count() <= bounded::MOST);
+    assert!(pod.annotations.get("long").is_some_and(|value| value.len() <= 1 << 10));
+    assert_eq!(pod.volumes.len(), bounded::MOST);
+    let owner = pod.controller.unwrap();
+    assert_eq!((&*owner.uid, owner.name.len()), ("last", 1 << 10));
+    assert!(pod.ready, "what is needed is found, wherever it is");
+}
+
 #[test]
 fn a_selector_that_cannot_be_read_selects_nothing() {
     for (operator, values) in [("Near", vec![]), ("In", vec![]), ("Exists", vec!["x".to_owned()])] {
@@ -271,6 +365,9 @@ async fn an_owner_exists_if_it_is_the_same_one() {
         // Its name in paths is looked up.
         (owner("apps/v1", "Deployment", "web", &web), true),
         (owner("v1", "ReplicationController", "gone", &agent), false),
+        // A version that the server does not have makes no other object of it.
+        (owner("apps/v9", "DaemonSet", "agent", &agent), true),
+        (owner("extensions/v1beta1", "DaemonSet", "gone", &agent), false),
     ];
     for (owner, exists) in cases {
         assert_eq!(bench.api.owner_exists("default", &owner).await, Ok(exists), "{owner:?}");
