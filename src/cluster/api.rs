@@ -91,6 +91,16 @@ impl Answer {
         self.code == 404 && self.reason == "NotFound" && self.by_webhook().is_none()
     }
 
+    /// Whether the object would be longer than the store takes. The API server passes the store's words
+    /// on as a failure of its own, but it is none that passes: whoever writes an object may fill it to
+    /// the last byte.
+    pub fn is_too_large(&self) -> bool {
+        const STORES: [&str; 2] =
+            ["etcdserver: request is too large", "trying to send message larger than max"];
+        self.code == 413
+            || self.code == 500 && STORES.iter().any(|words| self.message.contains(words))
+    }
+
     /// Name of the admission webhook that denied the request, or that the API server could not call.
     /// The code and all else of a denial are the webhook's own: they say nothing about the server.
     pub fn by_webhook(&self) -> Option<&str> {

@@ -86,6 +86,7 @@ fn failure(error: RequestError) -> Failure {
         RequestError::Status(answer) if answer.by_webhook().is_some() => {
             retry(FailureKind::Webhook, answer.retry_after)
         }
+        RequestError::Status(answer) if answer.is_too_large() => retry(FailureKind::Invalid, None),
         RequestError::Status(answer) if matches!(answer.code, 409 | 422) => {
             Failure::Doubtful { kind: FailureKind::of_code(answer.code), message }
         }
@@ -242,6 +243,31 @@ mod tests {
                 causes: Vec::new(),
             };
             assert_eq!(answer.by_webhook(), None, "{message}");
+        }
+    }
+
+    #[test]
+    fn a_pod_that_is_full_to_the_last_byte_is_no_failure_of_the_server() {
+        for (code, message) in [
+            (500, "etcdserver: request is too large"),
+            (
+                500,
+                "rpc error: code = ResourceExhausted desc = trying to send message larger than max",
+            ),
+            (413, "Request entity too large: limit is 3145728"),
+        ] {
+            let answer = Answer {
+                code,
+                reason: String::new(),
+                message: message.to_owned(),
+                retry_after: None,
+                causes: Vec::new(),
+            };
+            let Failure::Retry { kind, .. } = failure(RequestError::Status(answer)) else {
+                panic!("{message}")
+            };
+            // So it is deleted without the condition for which there is no room.
+            assert!(kind.is_definite(), "{message}: {kind:?}");
         }
     }
 

@@ -199,7 +199,8 @@ fn may_concern_annotations(answer: &Answer, patch: &UpkeepPatch) -> bool {
 
 /// Whether the server, a policy or a webhook has judged a request, and would judge it so again.
 fn is_refused_for_good(answer: &Answer) -> bool {
-    matches!(answer.code, 400 | 403 | 413 | 422)
+    matches!(answer.code, 400 | 403 | 422)
+        || answer.is_too_large()
         || answer.by_webhook().is_some() && answer.message.contains("denied the request")
 }
 
