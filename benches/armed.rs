@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use ostrakon::cluster::View;
 use ostrakon::model::{
     Anchors, ConditionStatus, Disruption, Effect, Node, NodeName, Operator, Outage, Pod, PodClass,
-    PodRef, Ready, Taint, Toleration, Uid, Verdict,
+    PodRef, Ready, Stamp, Taint, Toleration, Uid, Verdict,
 };
 use ostrakon::pipeline::{Handler, Pipeline, SHARDS, Sharded, TimedQueue};
 use ostrakon::taint::decide;
@@ -78,7 +78,7 @@ impl Decider {
 /// Nodes that are out, full of pods that bear it for five minutes.
 fn view(names: &[NodeName]) -> View {
     let view = View::default();
-    let began = Timestamp::UNIX_EPOCH;
+    let began = Stamp::exact(Timestamp::UNIX_EPOCH);
     let taint = Taint {
         key: Taint::UNREACHABLE.into(),
         value: "".into(),
@@ -101,6 +101,8 @@ fn view(names: &[NodeName]) -> View {
         let node = Node {
             name: name.clone(),
             uid: Uid(number),
+            version: None,
+            created: None,
             taints: Arc::clone(&taints),
             ready: Ready { status: ConditionStatus::Unknown, since: Some(began) },
             since_annotation: None,

@@ -9,15 +9,15 @@ use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use jiff::Timestamp;
 use ostrakon::model::{
     Anchors, ConditionStatus, Disruption, Effect, Node, NodeName, Operator, Outage, Pod, PodClass,
-    Ready, Taint, Toleration, Uid,
+    Ready, Stamp, Taint, Toleration, Uid,
 };
 use ostrakon::taint::decide;
 
 /// The kubelet's default limit.
 const PODS_PER_NODE: u64 = 110;
 
-fn second(seconds: i64) -> Timestamp {
-    Timestamp::from_second(1_790_000_000 + seconds).unwrap_or_default()
+fn stamp(seconds: i64) -> Stamp {
+    Stamp::exact(Timestamp::from_second(1_790_000_000 + seconds).unwrap_or_default())
 }
 
 fn toleration(key: &str, operator: Operator, seconds: Option<i64>) -> Toleration {
@@ -35,7 +35,7 @@ fn pod(number: u64, own: &[Toleration]) -> Pod {
         name: format!("web-{number}").into(),
         node: NodeName::from("n1"),
         tolerations: own.iter().cloned().chain(given).collect(),
-        bound: second(-5000),
+        bound: stamp(-5000),
         class: PodClass::Ordinary,
         disruption: Disruption::None,
         generation: 1,
@@ -43,7 +43,7 @@ fn pod(number: u64, own: &[Toleration]) -> Pod {
 }
 
 fn taint(key: &str) -> Taint {
-    let time_added = Some(second(0));
+    let time_added = Some(stamp(0));
     Taint { key: key.into(), value: "".into(), effect: Effect::NoExecute, time_added }
 }
 
@@ -51,15 +51,17 @@ fn node(taints: &[&str]) -> Node {
     Node {
         name: NodeName::from("n1"),
         uid: Uid(1),
+        version: None,
+        created: None,
         taints: taints.iter().map(|key| taint(key)).collect(),
-        ready: Ready { status: ConditionStatus::Unknown, since: Some(second(0)) },
+        ready: Ready { status: ConditionStatus::Unknown, since: Some(stamp(0)) },
         since_annotation: None,
         upkeep: None,
     }
 }
 
 fn outage() -> Anchors {
-    let outage = Outage { since: second(0), through: second(0), gap_from: None };
+    let outage = Outage { since: stamp(0), through: stamp(0), gap_from: None };
     Anchors { first_seen: Vec::new(), outage: Some(outage) }
 }
 

@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use ostrakon::cluster::View;
 use ostrakon::model::{
     Anchors, ConditionStatus, Disruption, Effect, Node, NodeName, Operator, Pod, PodClass, Ready,
-    Taint, Toleration, Uid,
+    Stamp, Taint, Toleration, Uid,
 };
 
 /// Nodes and pods: a common cluster, the largest that is supported, and beyond.
@@ -46,7 +46,7 @@ fn pods(nodes: u64, pods: u64) -> Vec<Pod> {
                 name: format!("checkout-6c5b9d8f7d-{number:08}").into(),
                 node: on(number)?.clone(),
                 tolerations: Arc::clone(&tolerations),
-                bound: Timestamp::UNIX_EPOCH,
+                bound: Stamp::exact(Timestamp::UNIX_EPOCH),
                 class: PodClass::Ordinary,
                 disruption: Disruption::None,
                 generation: 1,
@@ -121,6 +121,8 @@ fn of_one_node(c: &mut Criterion) {
     let node = |taints: Arc<[Taint]>| Node {
         name: name.clone(),
         uid: Uid(1),
+        version: None,
+        created: None,
         taints,
         ready: Ready { status: ConditionStatus::True, since: None },
         since_annotation: None,

@@ -7,9 +7,8 @@
 #![allow(clippy::unwrap_used)]
 
 use bytes::Bytes;
-use jiff::Timestamp;
 use ostrakon::cluster::{DecodeError, PodDecoder, decode_node, wire};
-use ostrakon::model::{ConditionStatus, Effect, Operator, PodClass};
+use ostrakon::model::{ConditionStatus, Effect, Operator, PodClass, Stamp};
 use proptest::prelude::*;
 use prost::Message;
 use serde_json::Value;
@@ -36,8 +35,8 @@ fn text<'a>(json: &'a Value, pointer: &str) -> &'a str {
     json.pointer(pointer).and_then(Value::as_str).unwrap_or_else(|| panic!("no {pointer}"))
 }
 
-fn time(json: &Value, pointer: &str) -> Timestamp {
-    text(json, pointer).parse().unwrap()
+fn time(json: &Value, pointer: &str) -> Stamp {
+    Stamp::of_second(text(json, pointer).parse().unwrap())
 }
 
 /// The frames of a watch without their lengths.

@@ -6,8 +6,8 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{ACCEPT, CONTENT_TYPE, DATE, RETRY_AFTER};
-use http::{HeaderMap, Method, Request, Response, StatusCode};
+use http::header::{ACCEPT, CONNECTION, CONTENT_TYPE, DATE, RETRY_AFTER};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use jiff::Timestamp;
 use kube::Client;
@@ -352,13 +352,15 @@ impl Api {
     }
 
     /// The server's clock, from the `Date` of an answer; whole seconds. `None` if the answer
-    /// carries none, as behind some proxies.
+    /// carries none, as behind some proxies. No two answers come over the same connection: each asks
+    /// for its end.
     ///
     /// # Errors
     /// See [`RequestError`].
     pub async fn server_time(&self) -> Result<Option<Timestamp>, RequestError> {
         let label = Label { verb: "get", resource: "version" };
-        let request = request(Method::GET, "/version", JSON, None, &Value::Null)?;
+        let mut request = request(Method::GET, "/version", JSON, None, &Value::Null)?;
+        request.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         let (head, _) = self.send(label, request, REQUEST_TIMEOUT).await?;
         let date = head.headers().get(DATE).and_then(|value| value.to_str().ok());
         Ok(date

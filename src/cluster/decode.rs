@@ -18,7 +18,8 @@ use super::Mark;
 use super::intern::{Lists, Texts};
 use super::wire::fields::{Malformed, Value, all, fields};
 use crate::model::{
-    ConditionStatus, Disruption, Effect, Node, NodeName, Pod, PodClass, Ready, Taint, Uid,
+    ConditionStatus, Disruption, Effect, Node, NodeName, Pod, PodClass, Ready, Stamp, Taint, Uid,
+    Version,
 };
 
 mod tolerations;
@@ -180,7 +181,7 @@ impl PodDecoder {
         let bound = scheduled.or(meta.created).unwrap_or_else(|| {
             // Not known is later than any stamp: no countdown may end too early for want of it.
             flaws.add("metadata.creationTimestamp", FlawCause::Absent);
-            Timestamp::MAX
+            Stamp::exact(Timestamp::MAX)
         });
         let class = if meta.deleted {
             PodClass::Terminating
@@ -234,8 +235,9 @@ struct Meta<'a> {
     name: &'a [u8],
     namespace: &'a [u8],
     uid: &'a [u8],
+    version: &'a [u8],
     generation: i64,
-    created: Option<Timestamp>,
+    created: Option<Stamp>,
     deleted: bool,
 }
 
@@ -252,6 +254,7 @@ impl<'a> Meta<'a> {
                 Ok((1, Value::Bytes(name))) => self.name = name,
                 Ok((3, Value::Bytes(namespace))) => self.namespace = namespace,
                 Ok((5, Value::Bytes(uid))) => self.uid = uid,
+                Ok((6, Value::Bytes(version))) => self.version = version,
                 Ok((7, value)) => self.generation = value.number().unwrap_or_default(),
                 Ok((8, Value::Bytes(moment))) => self.created = time(moment),
                 Ok((9, _)) => self.deleted = true,
@@ -434,6 +437,8 @@ fn node<'a>(object: &'a [u8], meta: &mut Meta<'a>, flaws: &mut Flaws) -> Result<
     Ok(Node {
         name: NodeName::from(meta.name()?),
         uid: meta.uid()?,
+        version: Version::parse(&String::from_utf8_lossy(meta.version)),
+        created: meta.created,
         taints: taints.into(),
         ready: Ready {
             status: match ready.map(|condition| condition.status) {
@@ -514,7 +519,7 @@ fn essential<'a>(bytes: &'a [u8], field: &str) -> Result<&'a str, String> {
 /// A `meta.v1.Time`. The server knows whole seconds only, and a time without them is none. One that is
 /// beyond the end of time (some write the last second of the year 9999 for "never") is that end: an
 /// object is not to be lost for it.
-fn time(message: &[u8]) -> Option<Timestamp> {
+fn time(message: &[u8]) -> Option<Stamp> {
     let mut seconds = None;
     for field in fields(message) {
         if let (1, value) = field.ok()? {
@@ -523,7 +528,7 @@ fn time(message: &[u8]) -> Option<Timestamp> {
     }
     let seconds = seconds?;
     let end = if seconds < 0 { Timestamp::MIN } else { Timestamp::MAX };
-    Some(Timestamp::from_second(seconds).unwrap_or(end))
+    Some(Timestamp::from_second(seconds).map_or(Stamp::exact(end), Stamp::of_second))
 }
 
 #[cfg(test)]
@@ -533,9 +538,15 @@ pub(super) mod tests {
     use super::*;
     use crate::cluster::wire;
     use crate::model::Operator;
+    use crate::model::build::at;
 
     const UID: &str = "0a1b2c3d-4e5f-4677-8899-aabbccddeeff";
     const MIRROR: &str = "kubernetes.io/config.mirror";
+
+    /// What is stored of what happened in this second after noon.
+    pub(in crate::cluster) fn stored(second: i64) -> Stamp {
+        Stamp::of_second(at(second))
+    }
 
     pub(super) fn seconds(text: &str) -> wire::Time {
         wire::Time { seconds: Some(text.parse::<Timestamp>().unwrap().as_second()) }
@@ -593,7 +604,7 @@ pub(super) mod tests {
         assert_eq!(pod.uid.to_string(), UID);
         assert_eq!(pod.reference().to_string(), "shop/web-0");
         assert_eq!(pod.node.as_str(), "n1");
-        assert_eq!(pod.bound, "2026-01-01T12:00:05Z".parse().unwrap());
+        assert_eq!(pod.bound, stored(5));
         assert_eq!(pod.class, PodClass::Ordinary);
         assert_eq!(pod.generation, 3);
         assert_eq!(pod.tolerations.len(), 2);
@@ -616,7 +627,7 @@ pub(super) mod tests {
 
     #[test]
     fn without_a_scheduling_time_the_creation_counts() {
-        let noon = "2026-01-01T12:00:00Z".parse().unwrap();
+        let noon = stored(0);
         assert_eq!(pod(|_| ()).bound, noon);
         let with = |condition| pod(|pod| pod.status.conditions.push(condition)).bound;
         assert_eq!(with(scheduled("False", "2026-01-01T12:09:00Z")), noon);
@@ -735,9 +746,9 @@ pub(super) mod tests {
         .unwrap();
         assert_eq!(node.taints.len(), 1);
         assert_eq!(node.taints[0].to_string(), "b=v:NoExecute");
-        assert_eq!(node.taints[0].time_added, Some("2026-01-01T12:00:01Z".parse().unwrap()));
+        assert_eq!(node.taints[0].time_added, Some(stored(1)));
         assert_eq!(node.ready.status, ConditionStatus::False);
-        assert_eq!(node.ready.since, Some("2026-01-01T12:00:02Z".parse().unwrap()));
+        assert_eq!(node.ready.since, Some(stored(2)));
         assert_eq!(node.since_annotation.as_deref(), Some("{}"));
         let plain = decode_node(&wire_node(|_| ())).unwrap();
         assert!(plain.taints.is_empty() && plain.since_annotation.is_none());
@@ -748,6 +759,7 @@ pub(super) mod tests {
     fn a_time_beyond_the_end_of_time_hides_no_object() {
         // 9999-12-31T23:59:59Z, which means "never" to some, and a time that the API cannot hold.
         for (seconds, read) in [(253_402_300_799, Timestamp::MAX), (i64::MIN, Timestamp::MIN)] {
+            let read = Stamp::exact(read);
             let never = Some(wire::Time { seconds: Some(seconds) });
             let node = decode_node(&wire_node(|node| {
                 let taint = wire::Taint { time_added: never, ..wire::Taint::default() };
@@ -803,7 +815,7 @@ pub(super) mod tests {
         });
         assert_eq!((pod.class, flaws), (PodClass::Ordinary, vec![]), "nobody needs any of it");
         let (pod, flaws) = flawed(|pod| pod.metadata.creation_timestamp = None);
-        assert_eq!(pod.bound, Timestamp::MAX, "no countdown of it ends too early");
+        assert_eq!(pod.bound, Stamp::exact(Timestamp::MAX), "no countdown of it ends too early");
         assert_eq!(flaws, ["metadata.creationTimestamp is absent"]);
     }
 

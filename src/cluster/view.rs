@@ -19,7 +19,7 @@ use ahash::{AHashSet, RandomState};
 use dashmap::DashMap;
 use dashmap::mapref::one::RefMut;
 
-use crate::model::{Anchors, Node, NodeName, Pod, Uid};
+use crate::model::{Anchors, Node, NodeName, Pod, Uid, Version};
 
 /// The newest known facts of all nodes and of all pods that are bound to one.
 #[derive(Debug, Default)]
@@ -33,6 +33,9 @@ pub struct View {
 struct Entry {
     /// Absent while pods are known of a node that is not.
     node: Option<Arc<Node>>,
+    /// The newest version of the node that came in. That of `node` is older if nothing that is kept
+    /// of it has changed since.
+    version: Option<Version>,
     anchors: Arc<Anchors>,
     pods: HashSet<ByUid, BuildHasherDefault<Fold>>,
 }
@@ -94,6 +97,26 @@ pub struct NodeFacts {
     pub pods: Vec<Arc<Pod>>,
 }
 
+/// How far a node is known.
+#[derive(Clone, Debug)]
+pub struct NodeVersion {
+    uid: Uid,
+    version: Option<Version>,
+    /// When its taints began, by all its versions up to this one.
+    pub anchors: Arc<Anchors>,
+}
+
+impl NodeVersion {
+    /// Whether everything is known that has become of the node up to this version of it.
+    pub fn knows(&self, node: &Node) -> bool {
+        let is_behind = match (&self.version, &node.version) {
+            (Some(own), Some(newer)) => own.is_behind(newer),
+            (own, newer) => own != newer,
+        };
+        self.uid == node.uid && !is_behind
+    }
+}
+
 /// A pod with its node.
 #[derive(Clone, Debug)]
 pub struct PodFacts {
@@ -131,6 +154,7 @@ impl View {
         }
         self.nodes.entry(name.clone()).or_insert_with(|| Entry {
             node: None,
+            version: None,
             anchors: Arc::clone(&self.no_anchors),
             pods: HashSet::default(),
         })
@@ -146,7 +170,7 @@ impl View {
     /// sight of this node, or of a new node under an old name).
     pub fn apply_node(
         &self,
-        node: Node,
+        mut node: Node,
         advance: impl FnOnce(Option<&Anchors>, &Node) -> Anchors,
     ) -> NodeSeen {
         let mut entry = self.entry(&node.name);
@@ -180,7 +204,12 @@ impl View {
         if !anchors_same {
             entry.anchors = self.shared(anchors);
         }
+        entry.version.clone_from(&node.version);
+        if let Some(before) = &before {
+            node.version.clone_from(&before.version);
+        }
         let unchanged = before.filter(|before| **before == node);
+        node.version.clone_from(&entry.version);
         entry.node = Some(unchanged.unwrap_or_else(|| Arc::new(node)));
         seen
     }
@@ -216,6 +245,7 @@ impl View {
             return NodeSeen::Unimportant;
         }
         entry.node = None;
+        entry.version = None;
         entry.anchors = Arc::clone(&self.no_anchors);
         let empty = entry.pods.is_empty();
         drop(entry);
@@ -270,6 +300,16 @@ impl View {
     pub fn node_alone(&self, name: &NodeName) -> Option<(Arc<Node>, Arc<Anchors>)> {
         let entry = self.nodes.get(name)?;
         Some((entry.node.clone()?, Arc::clone(&entry.anchors)))
+    }
+
+    /// How far a node is known; `None` if it is not known at all.
+    pub fn node_version(&self, name: &NodeName) -> Option<NodeVersion> {
+        let entry = self.nodes.get(name)?;
+        Some(NodeVersion {
+            uid: entry.node.as_ref()?.uid,
+            version: entry.version.clone(),
+            anchors: Arc::clone(&entry.anchors),
+        })
     }
 
     /// A pod with its node, or `None` if that pod is not known on that node.
@@ -346,12 +386,14 @@ impl View {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{ConditionStatus, Disruption, Effect, PodClass, Ready, Taint};
+    use crate::model::{ConditionStatus, Disruption, Effect, PodClass, Ready, Stamp, Taint};
 
     fn node(uid: u128, taints: &[&str]) -> Node {
         Node {
             name: "n1".into(),
             uid: Uid(uid),
+            version: None,
+            created: None,
             taints: taints
                 .iter()
                 .map(|key| Taint {
@@ -374,7 +416,7 @@ mod tests {
             name: Arc::from("web-0"),
             node: "n1".into(),
             tolerations: Arc::from([]),
-            bound: "2026-01-01T12:00:00Z".parse().unwrap(),
+            bound: Stamp::exact("2026-01-01T12:00:00Z".parse().unwrap()),
             class: PodClass::Ordinary,
             disruption: Disruption::None,
             generation: 1,

@@ -23,7 +23,7 @@ use super::pump::Carrier;
 use super::requests::{ApiRequests, ByEvents};
 use super::run::{Failed, StartError};
 use super::state::Shared;
-use super::time_watch;
+use super::time_watch::{self, Skew};
 use super::work::{Hands, Work};
 use crate::clock::{Clock, system_time};
 use crate::cluster::{self, Api, Cluster, WriteGate, watch};
@@ -83,6 +83,7 @@ pub(super) struct Prepared {
     cluster_metrics: cluster::Metrics,
     panics: Panics,
     aligned: bool,
+    skew: Skew,
     election: Option<Election>,
     surroundings: Surroundings,
 }
@@ -127,11 +128,14 @@ impl Prepared {
         let order_metrics = OrderMetrics::register(registry, Arc::clone(&shared.orders))?;
         let leader_metrics = leader::Metrics::register(registry, !elects)?;
         let panics = Panics::register(registry)?;
+        let namespace = election.as_ref().map(|election| election.namespace.as_str());
+        let lease = namespace.map(str::to_owned);
+        let mut skew = Skew::register(registry, recorder.clone(), lease)?;
 
         let (server, wait) = (&cluster.server, config.api_server_wait);
-        let namespace = election.as_ref().map(|election| election.namespace.as_str());
         preflight::check(&api, server, namespace, drains, wait).await?;
-        let aligned = time_watch::align(&shared, &api).await;
+        let wall = Arc::clone(&surroundings.wall);
+        let aligned = time_watch::align(&shared, &api, &mut skew, || wall()).await;
         Ok(Self {
             shared,
             api,
@@ -145,6 +149,7 @@ impl Prepared {
             cluster_metrics,
             panics,
             aligned,
+            skew,
             election,
             surroundings,
         })
@@ -160,6 +165,8 @@ impl Prepared {
         let Self { shared, api, gate, lane, recorder, pace, .. } = self;
         let (evict_metrics, order_metrics) = (self.evict_metrics, self.order_metrics);
         let leader_metrics = self.leader_metrics;
+        let mut skew = self.skew;
+        skew.beside(readiness);
         #[cfg(test)]
         let flaw = self.surroundings.flaw;
         let Surroundings { clock, wall, identity, hands, seed, .. } = self.surroundings;
@@ -219,7 +226,7 @@ impl Prepared {
         };
         let work = tokio::spawn(work.run(terms_to_work, stop.clone()));
         let clocks =
-            time_watch::run(Arc::clone(&shared), api.clone(), self.aligned, move || wall());
+            time_watch::run(Arc::clone(&shared), api.clone(), self.aligned, skew, move || wall());
         let clocks = tokio::spawn(stop.clone().run_until_cancelled_owned(clocks).map(drop));
         let last_events = CancellationToken::new();
         let events = tokio::spawn(send_events(lane, api.clone(), pace, last_events.clone()));

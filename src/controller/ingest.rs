@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use ahash::AHashSet;
 use bytes::Bytes;
+use jiff::Timestamp;
 
 mod rates;
 mod unread;
@@ -133,17 +134,18 @@ impl Index for Pods {
 }
 
 /// Takes in a version of a node.
-pub(super) fn take_node(shared: &Shared, node: Node, by: Source) {
+pub(super) fn take_node(shared: &Shared, mut node: Node, by: Source) {
     let name = node.name.clone();
     let now = shared.clock.now();
-    let news = (!shared.leads()).then(|| new_record(shared, &node)).flatten();
+    shared.see_node(&mut node);
+    let news = (!shared.leads()).then(|| new_record(shared, &node, now)).flatten();
     let advance = |before: Option<&Anchors>, node: &Node| match (before, &news, by) {
         (Some(before), Some(record), _) => {
             anchor::advance(Past::Recorded(&anchor::adopted(before, record)), node, now)
         }
         (Some(before), None, Source::Watch) => anchor::advance(Past::Watched(before), node, now),
         (Some(before), None, Source::List) => anchor::advance(Past::Recorded(before), node, now),
-        (None, ..) => anchor::advance(Past::recorded(recorded(node).as_ref()), node, now),
+        (None, ..) => anchor::advance(Past::recorded(recorded(node, now).as_ref()), node, now),
     };
     if let Some(drains) = &shared.drains {
         drains.see(&node, shared.leads(), now);
@@ -153,17 +155,17 @@ pub(super) fn take_node(shared: &Shared, node: Node, by: Source) {
     }
 }
 
-/// What the node's record says. One that cannot be read is reported and replaced by the record
-/// lane.
-pub(super) fn recorded(node: &Node) -> Option<Anchors> {
-    record::parse(node.since_annotation.as_deref()?).ok()
+/// What the node's record says, as far as it can be believed. One that cannot be read is reported
+/// and replaced by the record lane.
+pub(super) fn recorded(node: &Node, now: Timestamp) -> Option<Anchors> {
+    record::believed(node, now).ok().flatten()
 }
 
 /// What a version of a node says that the leader has recorded since the version before.
-fn new_record(shared: &Shared, node: &Node) -> Option<Anchors> {
+fn new_record(shared: &Shared, node: &Node, now: Timestamp) -> Option<Anchors> {
     let (before, _) = shared.view.node_alone(&node.name)?;
     let is_new = before.uid == node.uid && before.since_annotation != node.since_annotation;
-    is_new.then(|| recorded(node)).flatten()
+    is_new.then(|| recorded(node, now)).flatten()
 }
 
 /// Takes in that a node is gone.
@@ -179,7 +181,8 @@ pub(super) fn drop_node(shared: &Shared, name: &NodeName, uid: Uid) {
 }
 
 /// Takes in a version of a pod.
-pub(super) fn take_pod(shared: &Shared, pod: Pod) {
+pub(super) fn take_pod(shared: &Shared, mut pod: Pod) {
+    shared.see_pod(&mut pod);
     let (node, uid) = (pod.node.clone(), pod.uid);
     if shared.view.apply_pod(pod) == PodSeen::Changed {
         shared.pod_changed(node, uid);

@@ -78,7 +78,7 @@ pub(super) async fn take_due(
         let Fired { key, token, value, due } = tokio::select! {
             biased;
             () = stop.cancelled() => return,
-            fired = timers.next() => fired,
+            fired = shared.next_due(timers) => fired,
         };
         match (&key, value) {
             (TimerKey::Pod(uid), Work::Evict { pod, verdict }) => {

@@ -14,9 +14,9 @@ use crate::cluster::View;
 use crate::config::Compat;
 use crate::drain::Policy;
 use crate::evict::{Backlog, Order, Ordered, Orders};
-use crate::model::{NodeName, PodRef, Uid, Verdict};
+use crate::model::{Node, NodeName, Pod, PodRef, Uid, Verdict};
 use crate::observe::Recorder;
-use crate::pipeline::{SHARDS, Sharded, TimedQueue, WorkQueue, shard_of};
+use crate::pipeline::{Fired, Outcome, SHARDS, Sharded, TimedQueue, WorkQueue, shard_of};
 use crate::taint::anchor;
 
 /// Between the pods of one order, so that they come due in the order in which they were given.
@@ -169,9 +169,11 @@ impl Shared {
         // Another may have led before this process knew that it does no more, and what that one has
         // recorded since counts.
         for name in self.view.node_names() {
-            self.view.refresh_node(&name, |anchors, node| match ingest::recorded(node) {
-                Some(record) => anchor::adopted(anchors, &record),
-                None => anchors.clone(),
+            self.view.refresh_node(&name, |anchors, node| {
+                match ingest::recorded(node, self.clock.now()) {
+                    Some(record) => anchor::adopted(anchors, &record),
+                    None => anchors.clone(),
+                }
             });
         }
     }
@@ -179,6 +181,23 @@ impl Shared {
     /// Whether this process works, or stands by.
     pub(super) fn leads(&self) -> bool {
         self.leads.load(Ordering::SeqCst)
+    }
+
+    /// Has a version of a node count as it does for who reads it now.
+    pub(super) fn see_node(&self, node: &mut Node) {
+        if node.upkeep.is_some() {
+            let known = self.view.node_alone(&node.name);
+            node.seen_at(self.clock.now(), known.as_ref().map(|(known, _)| &**known));
+        }
+    }
+
+    /// Has a version of a pod count as it does for who reads it now.
+    pub(super) fn see_pod(&self, pod: &mut Pod) {
+        let now = self.clock.now();
+        if pod.bound.written() > now {
+            let known = self.view.pod(&pod.node, pod.uid);
+            pod.seen_at(now, known.as_ref().map(|known| &*known.pod));
+        }
     }
 
     /// Queues the node. While this process stands by, the view is all that is kept.
@@ -273,6 +292,24 @@ impl Shared {
             Verdict::Keep(_) => None,
             Verdict::EvictNow(_) => Some(Instant::now()),
             Verdict::EvictAt { deadline, .. } => Some(self.clock.instant_of(deadline.0)),
+        }
+    }
+
+    /// Waits for the next work that is due by the clock.
+    ///
+    /// A timer may end before: it is cut short if it is long (see [`Clock::instant_of`]). It goes on
+    /// with what it was armed with; a new decision would count from now by `--compat upstream`.
+    pub(super) async fn next_due(&self, timers: &Timers) -> Fired<TimerKey, Work> {
+        loop {
+            let fired = timers.next().await;
+            let early = match &fired.value {
+                Work::Evict { verdict, .. } if !verdict.is_due(self.clock.now()) => {
+                    self.due(verdict)
+                }
+                _ => None,
+            };
+            let Some(due) = early else { return fired };
+            timers.complete(&fired.key, fired.token, Outcome::Early { due, value: fired.value });
         }
     }
 

@@ -1,69 +1,214 @@
-//! Watches for steps of the wall clock, and lets the API server say which time is right.
+//! Watches over the time that deadlines are kept by, and says when this machine's clock disagrees with
+//! the API server's.
 //!
-//! The deadlines' stamps come from the control plane's clocks. When this machine's wall clock
-//! steps away from the time that has passed, either it was wrong before, or is wrong now, or the
-//! machine slept. The API server's own time tells; until it does, time goes on as it did, so that
-//! nothing comes early. What is seen for the first time until then is set right with the clock.
+//! The time is kept by this machine's clock: read once, it goes on with the monotonic clock. The stamps
+//! that deadlines are counted from come from other clocks, so what the API server's `Date` says is
+//! compared with it. But one answer is one party's word, a proxy's perhaps, so:
 //!
-//! A machine whose clock nobody sets drifts without a step, so the API server is asked now and then
-//! in any case.
+//! - **No answer alone moves the time.** A difference is reported.
+//! - **The time never goes ahead of this machine's clock**, whoever says so: nothing goes before that
+//!   says that it is due.
+//! - It is *held back* by what several answers, each over a connection of its own, agree on: at the
+//!   start by the first three, since a process that has not begun can be cautious, and later by those
+//!   of some minutes. Only that can be a clock that was ahead all along.
+//! - When the machine's clock *steps* away from the time that has passed, the machine slept, or
+//!   somebody set it. Then both the machine's clock and the API server's must say that it is later (or
+//!   earlier) before the time is set; until then it goes on as it did. What is seen for the first time
+//!   until then is set right with it.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
+use prometheus::{Gauge, Registry};
 use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::ingest::recorded;
+use super::metrics;
 use super::state::Shared;
 use crate::cluster::Api;
+use crate::leader::LEASE;
 use crate::model::{Anchors, Node};
+use crate::observe::{Readiness, Recorder};
 use crate::taint::anchor::{self, CLOCKS_APART};
 
-/// How often the clocks are compared.
+/// How often the clocks of this machine are compared.
 const EVERY: Duration = Duration::from_secs(1);
-/// The API server is asked at least this often: a bad clock drifts by seconds a day.
-const ASKED_EVERY: Duration = Duration::from_hours(1);
+/// How often the API server is asked.
+const ASKED_EVERY: Duration = Duration::from_secs(60);
+/// How often while the machine's clock has stepped and nothing confirms it.
+const ASKED_IN_DOUBT: Duration = Duration::from_secs(15);
 /// Differences below this are left alone: the API's own stamps are whole seconds.
 const TOLERATED: SignedDuration = SignedDuration::from_secs(2);
-/// What to do about a difference between clocks.
+/// So many answers must agree at the start.
+const AT_START: usize = 3;
+/// So many must agree later, over so long a time.
+const AGREEING: usize = 5;
+const AGREEING_FOR: Duration = Duration::from_secs(240);
+
+/// Three clocks at the same moment.
+#[derive(Clone, Copy, Debug)]
+struct Clocks {
+    /// The time that is kept.
+    kept: Timestamp,
+    /// The same, had it followed the steps of the machine's clock since the clocks were last in accord.
+    stepped: Timestamp,
+    /// The API server's.
+    server: Timestamp,
+}
+
+/// What is made of three clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ruling {
     /// The time that is kept is right.
     Keep,
-    /// The system's time is right.
-    TakeSystem,
-    /// Neither is: the server's time is.
-    TakeServer,
+    /// It is this: the machine's clock and the API server's both say so.
+    Set(Timestamp),
+    /// The API server's clock stands alone.
+    Disagree,
 }
 
-/// Rules between the time that is kept, the system's time and the server's.
-fn rule(kept: Timestamp, system: Timestamp, server: Timestamp) -> Ruling {
-    let agree = |a: Timestamp, b: Timestamp| a.duration_since(b).abs() <= CLOCKS_APART;
-    if agree(kept, server) {
-        Ruling::Keep
-    } else if agree(system, server) {
-        Ruling::TakeSystem
-    } else {
-        Ruling::TakeServer
+fn agree(one: Timestamp, other: Timestamp) -> bool {
+    one.duration_since(other).abs() <= CLOCKS_APART
+}
+
+impl Clocks {
+    fn rule(self) -> Ruling {
+        let Self { kept, stepped, server } = self;
+        let by_both = stepped.min(server);
+        if agree(kept, server) {
+            Ruling::Keep
+        } else if agree(stepped, server) {
+            Ruling::Set(stepped)
+        } else if by_both.duration_since(kept) > CLOCKS_APART {
+            Ruling::Set(by_both)
+        } else {
+            Ruling::Disagree
+        }
+    }
+}
+
+/// The latest answers that disagree with the time that is kept, as long as they agree with one
+/// another.
+#[derive(Debug, Default)]
+struct Witnesses(VecDeque<(Instant, SignedDuration)>);
+
+impl Witnesses {
+    /// Takes in by how much the time that is kept is `ahead`. Returns how far it has to be held back
+    /// (less than nothing: how far it is held back too much), once enough answers agree on that.
+    fn agreed(&mut self, at: Instant, ahead: SignedDuration) -> Option<SignedDuration> {
+        let differs = |(_, other): &(Instant, SignedDuration)| {
+            other.checked_sub(ahead).is_none_or(|apart| apart.abs() > CLOCKS_APART)
+        };
+        if self.0.iter().any(differs) {
+            self.0.clear();
+        }
+        self.0.push_back((at, ahead));
+        let since = self.0.front().map_or(at, |(at, _)| *at);
+        let are_enough = self.0.len() >= AGREEING && at - since >= AGREEING_FOR;
+        while self.0.len() > AGREEING && at - since >= 2 * AGREEING_FOR {
+            self.0.pop_front();
+        }
+        let ahead = self.0.iter().map(|(_, ahead)| *ahead);
+        // The nearest to zero: a `Date` is cut off, and no more is moved than all agree on.
+        are_enough.then(|| ahead.min_by_key(|ahead| ahead.abs())).flatten()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn clear(&mut self) {
+        self.0.clear();
+    }
+}
+
+/// Tells people that the clocks disagree, by all ways there are.
+pub(super) struct Skew {
+    gauge: Gauge,
+    readiness: Readiness,
+    recorder: Recorder,
+    /// Namespace of the lease, if there is one.
+    lease: Option<String>,
+    /// What was told last, if they disagree.
+    told: Option<String>,
+}
+
+impl Skew {
+    const NOTE: &str = "clock";
+
+    pub(super) fn register(
+        registry: &Registry,
+        recorder: Recorder,
+        lease: Option<String>,
+    ) -> prometheus::Result<Self> {
+        let gauge = metrics::clock_skew(registry)?;
+        let readiness = Readiness::default();
+        Ok(Self { gauge, readiness, recorder, lease, told: None })
+    }
+
+    /// Shows it beside this readiness from now on.
+    pub(super) fn beside(&mut self, readiness: &Readiness) {
+        self.readiness = readiness.clone();
+        self.readiness.note(Self::NOTE, self.told.clone());
+    }
+
+    fn tell(&mut self, system: Timestamp, server: Timestamp) {
+        let ahead = system.duration_since(server);
+        self.gauge.set(ahead.as_secs_f64());
+        let disagrees = ahead.abs() > CLOCKS_APART;
+        if !disagrees {
+            if self.told.take().is_some() {
+                self.readiness.note(Self::NOTE, None);
+                info!(%system, %server, "this machine's clock agrees with the API server's again");
+            }
+            return;
+        }
+        let how = if ahead.is_negative() { "behind" } else { "ahead of" };
+        let message = format!(
+            "this machine's clock is {} s {how} the API server's; synchronize both with NTP, or find \
+             what answers in the API server's place",
+            ahead.abs().as_secs()
+        );
+        self.readiness.note(Self::NOTE, Some(message.clone()));
+        if self.told.replace(message.clone()).is_none() {
+            warn!(%system, %server, "{message}");
+            if let Some(namespace) = &self.lease {
+                self.recorder.clock_skew(namespace, LEASE, &message);
+            }
+        }
     }
 }
 
 /// Compares the clocks at the start. Returns whether the API server told its time.
-pub(super) async fn align(shared: &Shared, api: &Api) -> bool {
-    let Ok(Some(server)) = api.server_time().await else {
-        warn!(
-            "the API server did not tell its time; until it does, deadlines are kept by this \
-            machine's clock"
-        );
-        return false;
-    };
-    let kept = shared.clock.now();
-    if rule(kept, kept, server) == Ruling::TakeServer {
-        warn!(%server, system = %kept, "this machine's clock differs from the API server's; \
-            deadlines are kept by the server's");
-        shared.clock.set(server);
+pub(super) async fn align(
+    shared: &Shared,
+    api: &Api,
+    skew: &mut Skew,
+    wall: impl Fn() -> Timestamp,
+) -> bool {
+    let mut least = None;
+    for _ in 0..AT_START {
+        let Ok(Some(server)) = api.server_time().await else {
+            warn!(
+                "the API server does not tell its time; until it does, deadlines are kept by this \
+                 machine's clock alone"
+            );
+            return false;
+        };
+        skew.tell(wall(), server);
+        let ahead = shared.clock.now().duration_since(server);
+        if ahead <= CLOCKS_APART {
+            return true;
+        }
+        least = Some(least.map_or(ahead, |least: SignedDuration| least.min(ahead)));
+    }
+    if let Some(ahead) = least {
+        let kept = shared.clock.now();
+        let right = kept.saturating_sub(ahead).unwrap_or(kept);
+        set(shared, right, kept, right);
     }
     true
 }
@@ -73,45 +218,81 @@ pub(super) async fn align(shared: &Shared, api: &Api) -> bool {
 pub(super) fn run(
     shared: Arc<Shared>,
     api: Api,
-    aligned: bool,
+    mut aligned: bool,
+    mut skew: Skew,
     wall: impl Fn() -> Timestamp,
 ) -> impl Future<Output = ()> {
-    // Up to when the time that is kept is known to have been right; whatever came before was not
-    // seen by this process.
+    // Up to when the time that is kept is known to have been right, by the API server's word; whatever
+    // came before the start was not seen by this process.
     let mut right_until = shared.clock.now();
     async move {
+        // How far the machine's clock is ahead of the time that is kept, when last in accord.
         let offset_now = || wall().duration_since(shared.clock.now());
-        let mut known = aligned.then(offset_now);
-        let mut asked = Instant::now();
+        let mut known = offset_now();
+        let mut witnesses = Witnesses::default();
+        // Whether the API server agreed with the time that is kept when it was asked last.
+        let mut in_accord = false;
+        let mut next_question = Instant::now() + if aligned { ASKED_EVERY } else { EVERY };
         loop {
             tokio::time::sleep(EVERY).await;
-            let (kept, system) = (shared.clock.now(), wall());
-            let change = known.and_then(|known| system.duration_since(kept).checked_sub(known));
-            let is_steady = change.is_some_and(|change| change.abs() < TOLERATED);
-            if is_steady {
-                right_until = kept;
+            let step = offset_now().saturating_sub(known);
+            let is_steady = step.abs() < TOLERATED;
+            if is_steady && in_accord {
+                right_until = shared.clock.now();
             }
-            if is_steady && asked.elapsed() < ASKED_EVERY {
-                continue;
-            }
-            asked = Instant::now();
-            // Without a judge the time that is kept goes on, and the question stays open.
-            let Ok(Some(server)) = api.server_time().await else {
-                continue;
-            };
-            let kept = shared.clock.now();
-            let system = wall();
-            match rule(kept, system, server) {
-                Ruling::Keep if known.is_none() || is_steady => {}
-                Ruling::Keep => {
-                    warn!(%system, %kept, %server, "the wall clock stepped, and the API server does \
-                        not agree with it; deadlines stay as they are");
+            if !aligned {
+                aligned = align(&shared, &api, &mut skew, &wall).await;
+                if aligned {
+                    known = offset_now();
+                    next_question = Instant::now() + ASKED_EVERY;
                 }
-                Ruling::TakeSystem => set(&shared, right_until, kept, system),
-                Ruling::TakeServer => set(&shared, right_until, kept, server),
+                continue;
             }
-            right_until = shared.clock.now();
-            known = Some(offset_now());
+            if !is_steady {
+                let pause = if witnesses.is_empty() { Duration::ZERO } else { ASKED_IN_DOUBT };
+                next_question = next_question.min(Instant::now() + pause);
+            }
+            if Instant::now() < next_question {
+                continue;
+            }
+            // Without an answer the time that is kept goes on, and the question stays open.
+            let Ok(Some(server)) = api.server_time().await else { continue };
+            let (kept, system) = (shared.clock.now(), wall());
+            skew.tell(system, server);
+            let step = system.duration_since(kept).saturating_sub(known);
+            let stepped = kept.saturating_add(step).unwrap_or(kept);
+            next_question = Instant::now() + ASKED_EVERY;
+            in_accord = false;
+            match (Clocks { kept, stepped, server }).rule() {
+                Ruling::Keep => {
+                    witnesses.clear();
+                    if step.abs() >= TOLERATED {
+                        warn!(%system, %kept, %server, "the machine's clock stepped, and the API \
+                            server does not agree with it; deadlines stay as they are");
+                    }
+                }
+                Ruling::Set(right) => {
+                    witnesses.clear();
+                    set(&shared, right_until, kept, right);
+                }
+                Ruling::Disagree => {
+                    let ahead = kept.duration_since(server);
+                    let Some(ahead) = witnesses.agreed(Instant::now(), ahead) else { continue };
+                    let told = kept.saturating_sub(ahead).unwrap_or(kept);
+                    // Held back, or let go again, but not beyond the machine's clock.
+                    let right = told.min(system.max(kept));
+                    if right.duration_since(kept).abs() <= CLOCKS_APART {
+                        continue;
+                    }
+                    witnesses.clear();
+                    set(&shared, right_until, kept, right);
+                }
+            }
+            in_accord = agree(shared.clock.now(), server);
+            if in_accord {
+                right_until = shared.clock.now();
+            }
+            known = offset_now();
         }
     }
 }
@@ -121,7 +302,7 @@ fn set(shared: &Shared, doubtful: Timestamp, kept: Timestamp, right: Timestamp) 
     let set_right = |anchors: &Anchors, node: &Node| {
         let anchors = anchor::set_right(anchors, doubtful, kept, right);
         // What the leader has recorded was nonsense by the wrong time, and counts by the right one.
-        match recorded(node).filter(|_| !shared.leads()) {
+        match recorded(node, right).filter(|_| !shared.leads()) {
             Some(record) => {
                 let adopted = anchor::adopted(&anchors, &record);
                 anchor::advance(anchor::Past::Recorded(&adopted), node, right)
@@ -137,13 +318,12 @@ fn set(shared: &Shared, doubtful: Timestamp, kept: Timestamp, right: Timestamp) 
     for name in names {
         shared.node_changed(name);
     }
-    info!(%kept, %right, timers, "the time was set, as the API server confirms; timers were set \
-        anew");
+    info!(%kept, %right, timers, "the time was set, as several clocks agree; timers were set anew");
 }
 
 #[cfg(test)]
 mod tests {
-    use prometheus::Registry;
+    use std::sync::atomic::{AtomicI64, Ordering};
 
     use super::*;
     use crate::clock::Clock;
@@ -151,27 +331,52 @@ mod tests {
     use crate::config::Compat;
     use crate::controller::ingest::take_node;
     use crate::model::build::{node, noon, taint};
-    use crate::observe::{EventMetrics, Recorder};
+    use crate::observe::{EventLane, EventMetrics};
     use crate::sim::embedded::{Embedded, Options};
 
     fn at(text: &str) -> Timestamp {
         format!("2026-01-01T{text}Z").parse().unwrap()
     }
 
+    fn rule(kept: &str, stepped: &str, server: &str) -> Ruling {
+        Clocks { kept: at(kept), stepped: at(stepped), server: at(server) }.rule()
+    }
+
     #[test]
     fn a_step_that_the_server_does_not_share_changes_nothing() {
-        assert_eq!(rule(at("12:00:00"), at("14:00:00"), at("12:00:01")), Ruling::Keep);
-        assert_eq!(rule(at("12:00:00"), at("10:00:00"), at("11:59:58")), Ruling::Keep);
+        assert_eq!(rule("12:00:00", "14:00:00", "12:00:01"), Ruling::Keep);
+        assert_eq!(rule("12:00:00", "10:00:00", "11:59:58"), Ruling::Keep);
     }
 
     #[test]
-    fn a_machine_that_slept_takes_the_systems_time() {
-        assert_eq!(rule(at("12:00:00"), at("14:00:00"), at("14:00:02")), Ruling::TakeSystem);
+    fn a_machine_that_slept_takes_its_own_time_which_the_server_shares() {
+        assert_eq!(rule("12:00:00", "14:00:00", "14:00:02"), Ruling::Set(at("14:00:00")));
+        assert_eq!(rule("12:00:00", "10:00:00", "09:59:58"), Ruling::Set(at("10:00:00")));
     }
 
     #[test]
-    fn a_clock_that_was_wrong_all_along_follows_the_server() {
-        assert_eq!(rule(at("12:00:00"), at("14:00:00"), at("09:00:00")), Ruling::TakeServer);
+    fn the_time_goes_forward_only_as_far_as_both_clocks_say() {
+        assert_eq!(rule("12:00:00", "14:00:00", "14:05:00"), Ruling::Set(at("14:00:00")));
+        assert_eq!(rule("12:00:00", "14:00:00", "13:00:00"), Ruling::Set(at("13:00:00")));
+        assert_eq!(rule("12:00:00", "12:00:00", "13:00:00"), Ruling::Disagree);
+        assert_eq!(rule("12:00:00", "14:00:00", "09:00:00"), Ruling::Disagree);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn several_answers_of_some_minutes_are_needed_to_agree_on_a_difference() {
+        let mut witnesses = Witnesses::default();
+        let hour = SignedDuration::from_hours(1);
+        let mut found = Vec::new();
+        for _ in 0..5 {
+            found.push(witnesses.agreed(Instant::now(), hour));
+            tokio::time::advance(ASKED_EVERY).await;
+        }
+        assert_eq!(found, [None, None, None, None, Some(hour)]);
+        let other = SignedDuration::from_mins(30);
+        assert_eq!(witnesses.agreed(Instant::now(), other), None, "another one begins anew");
+        for _ in 0..20 {
+            assert_eq!(witnesses.agreed(Instant::now(), other), None, "all at the same moment");
+        }
     }
 
     /// What a controller shares whose clock shows noon.
@@ -188,7 +393,7 @@ mod tests {
         take_node(&shared, node("n1").tainted(taint("k", "")), Source::Watch);
         set(&shared, noon(), noon(), at("13:00:00"));
         let (_, anchors) = shared.view.node_alone(&"n1".into()).unwrap();
-        assert_eq!(anchors.first_seen[0].since, at("13:00:00"));
+        assert_eq!(anchors.first_seen[0].since.written(), at("13:00:00"));
         assert_eq!(shared.clock.now(), at("13:00:00"));
     }
 
@@ -205,22 +410,139 @@ mod tests {
         take_node(&shared, tainted, Source::Watch);
         set(&shared, noon(), noon(), at("13:00:00"));
         let (_, anchors) = shared.view.node_alone(&"n1".into()).unwrap();
-        assert_eq!(anchors.first_seen[0].since, at("12:30:00"));
+        assert_eq!(anchors.first_seen[0].since.written(), at("12:30:00"));
+    }
+
+    /// A controller whose clock shows noon, and an API server whose clock shows something else.
+    struct Bench {
+        shared: Arc<Shared>,
+        cluster: Embedded,
+        api: Api,
+        registry: Registry,
+        readiness: Readiness,
+        events: EventLane,
+        skew: Option<Skew>,
+        /// How far the machine's wall clock has stepped, in seconds.
+        step: Arc<AtomicI64>,
+    }
+
+    impl Bench {
+        fn new(server: &str) -> Self {
+            let registry = Registry::new();
+            let clock = Clock::starting_at(noon());
+            let metrics = EventMetrics::register(&registry).unwrap();
+            let (recorder, events) = Recorder::new("test", metrics, clock.clone());
+            let shared = Arc::new(Shared::new(clock, Compat::None, recorder.clone()));
+            let cluster = Embedded::new(Clock::starting_at(at(server)), Options::default());
+            let metrics = crate::cluster::Metrics::register(&registry).unwrap();
+            let api = Api::new(cluster.client(), metrics);
+            let lease = Some("kube-system".to_owned());
+            let mut skew = Skew::register(&registry, recorder, lease).unwrap();
+            let readiness = Readiness::default();
+            skew.beside(&readiness);
+            let (skew, step) = (Some(skew), Arc::default());
+            Self { shared, cluster, api, registry, readiness, events, skew, step }
+        }
+
+        /// The machine's clock: it began at noon and goes right but for its steps.
+        fn wall(&self) -> impl Fn() -> Timestamp + use<> {
+            let step = Arc::clone(&self.step);
+            let clock = Clock::starting_at(self.shared.clock.now());
+            move || clock.now() + SignedDuration::from_secs(step.load(Ordering::Relaxed))
+        }
+
+        async fn align(&mut self) -> bool {
+            let wall = self.wall();
+            let mut skew = self.skew.take().unwrap();
+            let aligned = align(&self.shared, &self.api, &mut skew, wall).await;
+            self.skew = Some(skew);
+            aligned
+        }
+
+        /// How far the time that is kept is ahead of the server's, in seconds.
+        fn ahead(&self) -> i64 {
+            let server = self.cluster.store().clock().now();
+            self.shared.clock.now().duration_since(server).as_secs()
+        }
+
+        /// Whether the gauge shows so many seconds; a `Date` is cut off.
+        fn shows(&self, seconds: f64) -> bool {
+            let families = self.registry.gather();
+            let skew = families.iter().find(|f| f.name() == "ostrakon_clock_skew_seconds").unwrap();
+            (skew.get_metric()[0].get_gauge().get_value() - seconds).abs() <= 1.0
+        }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_clock_that_drifts_without_a_step_is_set_right_within_the_hour() {
-        let shared = Arc::new(shared());
-        let cluster = Embedded::new(Clock::starting_at(at("12:01:00")), Options::default());
-        let metrics = crate::cluster::Metrics::register(&Registry::new()).unwrap();
-        let api = Api::new(cluster.client(), metrics);
-        let clock = shared.clock.clone();
-        let watch = run(shared, api, true, {
-            let clock = clock.clone();
-            move || clock.now()
-        });
-        let _ = tokio::time::timeout(Duration::from_mins(61), watch).await;
-        let off = clock.now().duration_since(cluster.store().clock().now());
-        assert!(off.abs() <= CLOCKS_APART, "{off}");
+    async fn one_answer_that_is_an_hour_ahead_moves_no_deadline_and_is_reported() {
+        let mut bench = Bench::new("12:00:00");
+        let (wall, skew) = (bench.wall(), bench.skew.take().unwrap());
+        let watch = run(Arc::clone(&bench.shared), bench.api.clone(), true, skew, wall);
+        let watch = tokio::spawn(watch);
+        let truth = bench.cluster.store().clock().clone();
+        tokio::time::sleep(Duration::from_secs(55)).await;
+        truth.set(truth.now() + SignedDuration::from_hours(1));
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        assert!(bench.shows(-3600.0));
+        assert!(bench.readiness.notes()[0].contains("3600 s behind"), "{:?}", bench.readiness);
+        assert!(bench.events.take_messages()[0].contains("3600 s behind"));
+        truth.set(truth.now() - SignedDuration::from_hours(1));
+        tokio::time::sleep(Duration::from_secs(70)).await;
+        assert!(bench.ahead() == 0 && bench.shows(0.0));
+        assert!(bench.readiness.notes().is_empty());
+        assert_eq!(bench.shared.clock.now(), at("12:02:15"));
+        watch.abort();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nothing_goes_before_this_machines_clock_says_so_whatever_all_answers_say() {
+        let mut bench = Bench::new("13:00:00");
+        assert!(bench.align().await);
+        let (wall, skew) = (bench.wall(), bench.skew.take().unwrap());
+        let watch =
+            tokio::spawn(run(Arc::clone(&bench.shared), bench.api.clone(), true, skew, wall));
+        tokio::time::sleep(Duration::from_mins(90)).await;
+        assert_eq!(bench.shared.clock.now(), at("13:30:00"));
+        assert!(bench.shows(-3600.0));
+        assert_eq!(bench.events.take_messages().len(), 1, "it is said once");
+        watch.abort();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_clock_that_is_ahead_is_held_back_at_the_start_and_later_by_answers_of_some_minutes()
+    {
+        let mut bench = Bench::new("11:00:00");
+        assert!(bench.align().await);
+        assert_eq!(bench.ahead(), 0);
+        let wall = bench.wall();
+        let truth = bench.cluster.store().clock().clone();
+        truth.set(truth.now() - SignedDuration::from_secs(100));
+        let skew = bench.skew.take().unwrap();
+        let watch =
+            tokio::spawn(run(Arc::clone(&bench.shared), bench.api.clone(), true, skew, wall));
+        tokio::time::sleep(Duration::from_secs(200)).await;
+        assert_eq!(bench.ahead(), 100, "too few agree");
+        tokio::time::sleep(Duration::from_secs(150)).await;
+        assert_eq!(bench.ahead(), 0);
+        watch.abort();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_machine_that_slept_goes_on_with_the_time_that_both_clocks_say() {
+        let mut bench = Bench::new("12:00:00");
+        let (wall, skew) = (bench.wall(), bench.skew.take().unwrap());
+        let watch =
+            tokio::spawn(run(Arc::clone(&bench.shared), bench.api.clone(), true, skew, wall));
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        let truth = bench.cluster.store().clock().clone();
+        truth.set(truth.now() + SignedDuration::from_hours(2));
+        bench.step.store(7200, Ordering::Relaxed);
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        assert_eq!(bench.ahead(), 0);
+        // An hour that only the machine's clock claims is none.
+        bench.step.store(10_800, Ordering::Relaxed);
+        tokio::time::sleep(Duration::from_secs(200)).await;
+        assert_eq!(bench.ahead(), 0);
+        watch.abort();
     }
 }

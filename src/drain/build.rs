@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{ConditionRule, Pace, Policy, Record};
-use crate::model::build::{at, node};
+use crate::model::build::{node, stamp};
 use crate::model::{Autoscaler, Condition, ConditionStatus, Labels, Node, Upkeep};
 
 /// A policy for every node, without caps, notice or spacing; its rules in draino's form.
@@ -33,7 +33,7 @@ impl Node {
             let condition = Condition {
                 kind: Arc::from(kind),
                 status,
-                since: Some(at(since)),
+                since: Some(stamp(since)),
                 heartbeat: None,
                 reason: Arc::from(""),
             };

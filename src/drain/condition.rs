@@ -25,7 +25,7 @@ use jiff::Timestamp;
 
 use super::duration::{DURATION_REMEDY, format_duration, parse_duration};
 use super::syntax::SyntaxError;
-use crate::model::{ConditionStatus, Upkeep, later};
+use crate::model::{ConditionStatus, Stamp, Upkeep};
 
 /// A condition that makes a node bad.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,7 +53,7 @@ pub enum Holding {
     /// It has another status.
     Other {
         /// Since when; `None` for ever.
-        since: Option<Timestamp>,
+        since: Option<Stamp>,
     },
     /// It has the bad status, but not for long enough.
     Young {
@@ -152,7 +152,7 @@ impl ConditionRule {
                 _ => Holding::Other { since: condition.since },
             };
         }
-        match condition.since.map(|since| later(since, self.min_age)) {
+        match condition.since.map(|since| since.plus(self.min_age)) {
             Some(at) if at > now => Holding::Young { at },
             _ => Holding::Bad,
         }
@@ -164,7 +164,8 @@ impl ConditionRule {
     /// That of an absent one depends on since when it is missed, which the caller knows.
     pub fn over_from(&self, holding: Holding) -> Option<Timestamp> {
         let Holding::Other { since } = holding else { return None };
-        Some(later(since.unwrap_or(Timestamp::MIN), self.clear_after?))
+        let clear_after = self.clear_after?;
+        Some(since.map_or(Timestamp::MIN, |since| since.plus(clear_after)))
     }
 
     /// When the node is to be judged again though nobody writes to it: the next moment at which
@@ -183,9 +184,9 @@ impl ConditionRule {
     }
 
     /// From when on a condition with this last heartbeat is stale.
-    fn stale_from(&self, heartbeat: Option<Timestamp>) -> Option<Timestamp> {
+    fn stale_from(&self, heartbeat: Option<Stamp>) -> Option<Timestamp> {
         let after = self.stale_after?;
-        Some(heartbeat.map_or(Timestamp::MIN, |heartbeat| later(heartbeat, after)))
+        Some(heartbeat.map_or(Timestamp::MIN, |heartbeat| heartbeat.plus(after)))
     }
 }
 

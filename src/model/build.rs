@@ -12,7 +12,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::{
     ConditionStatus, Disruption, Effect, Node, NodeName, Operator, Pod, PodClass, PodRef, Ready,
-    Taint, Toleration, Uid,
+    Stamp, Taint, Toleration, Uid,
 };
 
 pub(crate) use resident::{owner, resident};
@@ -27,6 +27,11 @@ pub(crate) fn at(seconds: i64) -> Timestamp {
     noon() + SignedDuration::from_secs(seconds)
 }
 
+/// So many seconds after noon, known exactly: what is stored counts a second later.
+pub(crate) fn stamp(seconds: i64) -> Stamp {
+    Stamp::exact(at(seconds))
+}
+
 /// An ordinary pod on `n1`, without tolerations, bound an hour and more ago.
 pub(crate) fn pod(name: &str) -> Pod {
     Pod {
@@ -35,7 +40,7 @@ pub(crate) fn pod(name: &str) -> Pod {
         name: Arc::from(name),
         node: NodeName::from("n1"),
         tolerations: Arc::from([]),
-        bound: at(-5000),
+        bound: stamp(-5000),
         class: PodClass::Ordinary,
         disruption: Disruption::None,
         generation: 1,
@@ -63,7 +68,7 @@ impl Pod {
     }
 
     pub(crate) fn bound_at(mut self, seconds: i64) -> Self {
-        self.bound = at(seconds);
+        self.bound = stamp(seconds);
         self
     }
 
@@ -129,7 +134,7 @@ pub(crate) fn unreachable(seconds: i64) -> Taint {
 
 impl Taint {
     pub(crate) fn added_at(mut self, seconds: i64) -> Self {
-        self.time_added = Some(at(seconds));
+        self.time_added = Some(stamp(seconds));
         self
     }
 
@@ -144,8 +149,10 @@ pub(crate) fn node(name: &str) -> Node {
     Node {
         name: NodeName::from(name),
         uid: uid(name),
+        version: None,
+        created: None,
         taints: Arc::from([]),
-        ready: Ready { status: ConditionStatus::True, since: Some(at(-9000)) },
+        ready: Ready { status: ConditionStatus::True, since: Some(stamp(-9000)) },
         since_annotation: None,
         upkeep: None,
     }
@@ -160,7 +167,7 @@ impl Node {
 
     /// With this Ready status since so many seconds after noon.
     pub(crate) fn ready_is(mut self, status: ConditionStatus, seconds: i64) -> Self {
-        self.ready = Ready { status, since: Some(at(seconds)) };
+        self.ready = Ready { status, since: Some(stamp(seconds)) };
         self
     }
 

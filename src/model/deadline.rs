@@ -4,6 +4,8 @@ use std::fmt;
 
 use jiff::{SignedDuration, Timestamp};
 
+use super::Stamp;
+
 /// A point in wall-clock time, of the cluster's clock, before which a pod is not removed.
 ///
 /// Ordered by time: the smaller deadline comes first.
@@ -11,12 +13,17 @@ use jiff::{SignedDuration, Timestamp};
 pub struct Deadline(pub Timestamp);
 
 impl Deadline {
-    /// `anchor` plus `seconds`.
+    /// `anchor` plus `seconds`; never early, whatever the stamp has cut off.
     ///
     /// Saturates at the last representable moment (the end of the year 9999) instead of wrapping,
     /// as upstream does from 9,223,372,037 s on: a deadline that far away never comes.
-    pub fn after(anchor: Timestamp, seconds: i64) -> Self {
-        let later = anchor.saturating_add(SignedDuration::from_secs(seconds));
+    pub fn after(anchor: Stamp, seconds: i64) -> Self {
+        Self::exactly(anchor.latest(), seconds)
+    }
+
+    /// The moment `from`, which is known exactly, plus `seconds`.
+    pub fn exactly(from: Timestamp, seconds: i64) -> Self {
+        let later = from.saturating_add(SignedDuration::from_secs(seconds));
         Self(later.unwrap_or(Timestamp::MAX))
     }
 
@@ -28,6 +35,8 @@ impl Deadline {
 
 impl fmt::Display for Deadline {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
+        // A deadline that is counted from a second's end is shown as the second that follows.
+        let shown = self.0.saturating_add(SignedDuration::from_nanos(1)).unwrap_or(self.0);
+        if shown.subsec_nanosecond() == 0 { shown.fmt(f) } else { self.0.fmt(f) }
     }
 }

@@ -20,8 +20,8 @@ mod verdict;
 
 pub use budget::{Amount, Budget, Demand, Requirement, Selector, Test};
 pub use deadline::Deadline;
-pub use moment::{later, second_of};
-pub use node::{Anchors, FirstSeen, Node, NodeName, Outage, Ready};
+pub use moment::{Stamp, later, second_from, second_of};
+pub use node::{Anchors, FirstSeen, Node, NodeName, Outage, Ready, Version};
 pub use pod::{Disruption, Pod, PodClass, PodRef};
 pub use resident::{Existence, LocalVolume, LocalVolumeKind, Owner, Owners, Phase, Resident};
 pub use taint::{Effect, Taint};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::{NodeName, Toleration, Uid};
+use super::{NodeName, Stamp, Toleration, Uid};
 
 /// What kind of pod it is, as far as taint eviction makes a difference.
 ///
@@ -48,7 +48,7 @@ pub struct Pod {
     /// Those of `spec.tolerations` that can match a NoExecute taint, in spec order.
     pub tolerations: Arc<[Toleration]>,
     /// When it was bound: the transition time of PodScheduled, else its creation time.
-    pub bound: Timestamp,
+    pub bound: Stamp,
     /// What kind of pod it is.
     pub class: PodClass,
     /// State of its `DisruptionTarget` condition.
@@ -58,6 +58,12 @@ pub struct Pod {
 }
 
 impl Pod {
+    /// Takes it as it counts for who reads it at `now`, where `before` is what was known of it: it
+    /// cannot have been bound later than it is seen (see [`Stamp::seen_at`]).
+    pub fn seen_at(&mut self, now: Timestamp, before: Option<&Self>) {
+        self.bound = self.bound.seen_at(now, before.map(|before| before.bound));
+    }
+
     /// The names by which a request reaches it.
     pub fn reference(&self) -> PodRef {
         PodRef {

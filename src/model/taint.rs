@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use jiff::Timestamp;
+use super::Stamp;
 
 /// What a taint does to pods that do not tolerate it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -52,7 +52,7 @@ pub struct Taint {
     pub effect: Effect,
     /// When it was put on, if whoever did so wrote it down: the node lifecycle controller does,
     /// `kubectl taint` does not.
-    pub time_added: Option<Timestamp>,
+    pub time_added: Option<Stamp>,
 }
 
 impl Taint {

@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
+use super::Stamp;
+
 /// Status of a condition of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ConditionStatus {
@@ -51,10 +53,10 @@ pub struct Condition {
     /// Its status.
     pub status: ConditionStatus,
     /// Its `lastTransitionTime`: since when the status is what it is. Absent where nobody wrote it.
-    pub since: Option<Timestamp>,
+    pub since: Option<Stamp>,
     /// Its `lastHeartbeatTime`: when it was reported last. Read only where a policy asks for it,
     /// since it changes all the time.
-    pub heartbeat: Option<Timestamp>,
+    pub heartbeat: Option<Stamp>,
     /// Its reason, for a program.
     pub reason: Arc<str>,
 }
@@ -135,6 +137,28 @@ impl Upkeep {
     pub const RETRY_ANNOTATION: &str = "draino/drain-retry";
     /// Type of the condition that says when the node is drained.
     pub const SCHEDULED_CONDITION: &str = "DrainScheduled";
+
+    /// Takes it as it counts for who reads it at `now` (see [`Stamp::seen_at`]): a condition that
+    /// claims to be from the future would else never be old enough, or never old. `before` is what was
+    /// known of the node.
+    pub fn seen_at(&mut self, now: Timestamp, before: Option<&Self>) {
+        let is_future = |stamp: Option<Stamp>| stamp.is_some_and(|stamp| stamp.written() > now);
+        if !self.conditions.iter().any(|c| is_future(c.since) || is_future(c.heartbeat)) {
+            return;
+        }
+        let seen = |condition: &Condition| {
+            let known = before.and_then(|before| before.condition(&condition.kind));
+            let same = known.filter(|known| known.status == condition.status);
+            Condition {
+                since: condition.since.map(|at| at.seen_at(now, same.and_then(|same| same.since))),
+                heartbeat: condition
+                    .heartbeat
+                    .map(|at| at.seen_at(now, known.and_then(|known| known.heartbeat))),
+                ..condition.clone()
+            }
+        };
+        self.conditions = self.conditions.iter().map(seen).collect();
+    }
 
     /// A condition by its type.
     pub fn condition(&self, kind: &str) -> Option<&Condition> {

@@ -4,7 +4,7 @@ use std::fmt;
 
 use jiff::Timestamp;
 
-use super::{Deadline, Taint};
+use super::{Deadline, Stamp, Taint};
 
 /// What is to happen to a pod because of its node's taints.
 ///
@@ -68,7 +68,7 @@ pub struct Tolerance {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Anchor {
     /// The moment.
-    pub at: Timestamp,
+    pub at: Stamp,
     /// Where it was found.
     pub source: AnchorSource,
 }

@@ -183,6 +183,27 @@ impl Recorder {
         );
     }
 
+    /// This machine's clock and the API server's disagree: said of the lease, which is in the namespace
+    /// of this process. At most once a minute.
+    pub fn clock_skew(&self, namespace: &str, lease: &str, message: &str) {
+        if !self.repeats.is_news(Uid(0), "clock") {
+            return;
+        }
+        let message = format!("{}: {message}", self.instance);
+        self.send(
+            namespace,
+            lease,
+            DRAIN_COMPONENT,
+            &json!({
+                "type": "Warning", "reason": "ClockSkew", "action": "CompareClocks", "message": message,
+                "involvedObject": {
+                    "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "namespace": namespace,
+                    "name": lease,
+                },
+            }),
+        );
+    }
+
     /// Something happened to a node that is cordoned or drained.
     pub fn about_node(&self, event: &NodeEvent<'_>) {
         self.node(event, "Drain", DRAIN_COMPONENT);

@@ -3,6 +3,7 @@
 //! A replica that cannot see nodes and pods, or cannot read the lease, could not take over. Readiness says
 //! so, since the disruption budget and whoever rolls out a new version count the replicas that are ready.
 
+use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,6 +25,8 @@ pub struct Readiness {
 struct State {
     awaited: Vec<&'static str>,
     signs: Vec<(&'static str, Option<Bad>)>,
+    /// What people should know although the process is ready.
+    notes: BTreeMap<&'static str, String>,
 }
 
 /// Since when something is lost, and why.
@@ -73,6 +76,20 @@ impl Readiness {
             Some(format!("no {name} for {} s: {}", bad.since.elapsed().as_secs(), bad.cause))
         });
         awaited.into_iter().chain(lost).collect()
+    }
+
+    /// Something that people should know although the process is ready, by a name; `None` takes it back.
+    pub fn note(&self, name: &'static str, text: Option<String>) {
+        let notes = &mut self.state.lock().notes;
+        match text {
+            Some(text) => notes.insert(name, text),
+            None => notes.remove(name),
+        };
+    }
+
+    /// What is noted, each with its name.
+    pub fn notes(&self) -> Vec<String> {
+        self.state.lock().notes.iter().map(|(name, text)| format!("{name}: {text}")).collect()
     }
 }
 
@@ -148,5 +165,16 @@ mod tests {
         assert!(readiness.reasons().is_empty());
         watch.bad(&"timeout");
         assert!(readiness.reasons().is_empty(), "counted anew");
+    }
+
+    #[test]
+    fn a_note_is_told_until_it_is_taken_back_and_keeps_nothing_from_being_ready() {
+        let readiness = Readiness::default();
+        readiness.note("clock", Some("4 s behind".to_owned()));
+        assert!(readiness.reasons().is_empty());
+        readiness.note("clock", Some("5 s behind".to_owned()));
+        assert_eq!(readiness.notes(), ["clock: 5 s behind"]);
+        readiness.note("clock", None);
+        assert!(readiness.notes().is_empty());
     }
 }

@@ -55,11 +55,16 @@ pub async fn serve(
 
 async fn readyz(State(endpoints): State<Endpoints>) -> (StatusCode, String) {
     let reasons = endpoints.readiness.reasons();
-    if reasons.is_empty() {
+    let (status, mut text) = if reasons.is_empty() {
         (StatusCode::OK, "ok\n".to_owned())
     } else {
         (StatusCode::SERVICE_UNAVAILABLE, reasons.join("\n") + "\n")
+    };
+    for note in endpoints.readiness.notes() {
+        text.push_str(&note);
+        text.push('\n');
     }
+    (status, text)
 }
 
 async fn metrics(State(endpoints): State<Endpoints>) -> impl IntoResponse {

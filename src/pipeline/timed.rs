@@ -74,6 +74,14 @@ pub struct Fired<K, V> {
 pub enum Outcome<V> {
     /// Nothing is left to do, unless the key was armed meanwhile.
     Done,
+    /// It was handed out too early: the countdown goes on with `value` until `due`. If the key was
+    /// armed meanwhile, that countdown stays; if it was disarmed, there is none.
+    Early {
+        /// When it is due.
+        due: Instant,
+        /// What to hand out then.
+        value: V,
+    },
     /// It is to be tried again with `value`, and not before `not_before` in any case. If the key
     /// was armed meanwhile, that countdown stays, but is moved to `not_before` if it is due earlier.
     /// If it was disarmed meanwhile, it is not tried again.

@@ -1,8 +1,8 @@
 //! Anchors: from when the tolerated seconds of a taint are counted.
 //!
 //! A taint that says when it was put on (`timeAdded`) is its own anchor and needs no memory. Two
-//! kinds do: taints without that stamp, which count from the first time that they were seen, and
-//! the two outage taints, which count from the beginning of the outage (see the module `outage`
+//! kinds do: taints without that stamp, or with one that lay in the future, which count from the
+//! first time that they were seen, and the two outage taints, which count from the beginning of the outage (see the module `outage`
 //! for what that is). This memory is [`Anchors`]: made of its predecessor and of the next version
 //! of the node, it is state apart from I/O. Whoever watches the node keeps it; [`record`] brings it
 //! across restarts.
@@ -14,7 +14,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::model::{Anchor, AnchorSource, Anchors, FirstSeen, Node, Outage, Taint};
+use crate::model::{Anchor, AnchorSource, Anchors, FirstSeen, Node, Outage, Stamp, Taint};
 
 use super::matching::no_execute;
 use super::outage::{self, LONGEST_GAP, Span};
@@ -45,13 +45,13 @@ impl<'a> Past<'a> {
         record.map_or(Self::Unknown, Self::Recorded)
     }
 
-    /// The first sight of a taint without `timeAdded`, if it was there before.
-    fn first_sight(self, taint: &Taint, now: Timestamp) -> Option<Timestamp> {
+    /// The first sight of a taint, if it was there before and is remembered.
+    fn first_sight(self, taint: &Taint, now: Timestamp) -> Option<Stamp> {
         match self {
             Self::Unknown => None,
             Self::Watched(anchors) => first_sight(anchors, taint),
             Self::Recorded(anchors) => first_sight(anchors, taint)
-                .map(|since| if is_nonsense(since, now) { now } else { since }),
+                .map(|since| if is_nonsense(since, now) { Stamp::exact(now) } else { since }),
         }
     }
 }
@@ -61,14 +61,18 @@ impl<'a> Past<'a> {
 /// To be called with every version of a node in its order, and again with the same version at
 /// [`gap_deadline`]. A node that was registered again under another UID is another node.
 pub fn advance(past: Past<'_>, node: &Node, now: Timestamp) -> Anchors {
-    let mut first_seen: Vec<_> = no_execute(&node.taints)
-        .filter(|taint| taint.time_added.is_none())
-        .map(|taint| FirstSeen {
+    let remembered = |taint: &Taint| {
+        let known = past.first_sight(taint, now);
+        // Nobody can have put it on later than it was seen.
+        let is_plausible = taint.time_added.is_some_and(|added| added.written() <= now);
+        (known.is_some() || !is_plausible).then(|| FirstSeen {
             key: taint.key.clone(),
             value: taint.value.clone(),
-            since: past.first_sight(taint, now).unwrap_or(now),
+            added: taint.time_added,
+            since: known.unwrap_or(Stamp::exact(now)),
         })
-        .collect();
+    };
+    let mut first_seen: Vec<_> = no_execute(&node.taints).filter_map(remembered).collect();
     // Sorted, so that taints which change places do not change the record.
     first_seen.sort_unstable_by(|a, b| (&a.key, &a.value).cmp(&(&b.key, &b.value)));
     first_seen.dedup_by(|a, b| a.key == b.key && a.value == b.value);
@@ -86,7 +90,8 @@ pub fn advance(past: Past<'_>, node: &Node, now: Timestamp) -> Anchors {
 /// taint for the first time at different moments. To be used as [`Past::Recorded`].
 pub fn adopted(memory: &Anchors, record: &Anchors) -> Anchors {
     let mut first_seen = record.first_seen.clone();
-    let same = |a: &FirstSeen, b: &FirstSeen| a.key == b.key && a.value == b.value;
+    let same =
+        |a: &FirstSeen, b: &FirstSeen| (&a.key, &a.value, a.added) == (&b.key, &b.value, b.added);
     let unrecorded =
         memory.first_seen.iter().filter(|seen| !record.first_seen.iter().any(|r| same(r, seen)));
     first_seen.extend(unrecorded.cloned());
@@ -107,10 +112,11 @@ pub fn set_right(
     let behind = right.duration_since(kept).max(SignedDuration::ZERO);
     let mut anchors = anchors.clone();
     for seen in &mut anchors.first_seen {
-        if seen.since >= doubtful {
-            seen.since = seen.since.saturating_add(behind).unwrap_or(right);
+        let mut since = seen.since.latest();
+        if since >= doubtful {
+            since = since.saturating_add(behind).unwrap_or(right);
         }
-        seen.since = seen.since.min(right);
+        seen.since = Stamp::exact(since.min(right));
     }
     anchors
 }
@@ -138,16 +144,26 @@ pub fn gap_deadline(anchors: &Anchors) -> Option<Timestamp> {
 
 /// Whether the anchor of `taint` would be lost with this process if nobody wrote it down: now, or
 /// as soon as the node lifecycle controller puts the taint on anew.
-pub(super) fn needs_record(taint: &Taint) -> bool {
-    taint.time_added.is_none() || taint.is_outage()
+pub(super) fn needs_record(anchors: &Anchors, taint: &Taint) -> bool {
+    taint.is_outage() || seen_of(anchors, taint).any(is_lasting)
+}
+
+/// Whether a first sight still counts after a restart a moment later: the taint does not say from
+/// when on it counts, or says something that lies further ahead than clocks are apart.
+pub(super) fn is_lasting(seen: &FirstSeen) -> bool {
+    let ahead = |added: Stamp| added.written().duration_since(seen.since.latest());
+    seen.added.is_none_or(|added| ahead(added) > CLOCKS_APART)
 }
 
 /// The anchor of a taint by itself, whatever the outage.
 fn own(anchors: &Anchors, taint: &Taint) -> Anchor {
+    let sight = first_sight(anchors, taint);
     match taint.time_added {
-        Some(at) => Anchor { at, source: AnchorSource::TimeAdded },
-        None => Anchor {
-            at: first_sight(anchors, taint).unwrap_or(Timestamp::MAX),
+        Some(at) if sight.is_none_or(|sight| at <= sight) => {
+            Anchor { at, source: AnchorSource::TimeAdded }
+        }
+        _ => Anchor {
+            at: sight.unwrap_or(Stamp::exact(Timestamp::MAX)),
             source: AnchorSource::FirstSeen,
         },
     }
@@ -155,24 +171,31 @@ fn own(anchors: &Anchors, taint: &Taint) -> Anchor {
 
 /// Whether a moment that was recorded lies so far ahead that it is from a wrong clock: nobody can
 /// have seen anything in the future.
-fn is_nonsense(recorded: Timestamp, now: Timestamp) -> bool {
-    recorded.duration_since(now) > CLOCKS_APART
+fn is_nonsense(recorded: Stamp, now: Timestamp) -> bool {
+    recorded.latest().duration_since(now) > CLOCKS_APART
 }
 
-fn first_sight(anchors: &Anchors, taint: &Taint) -> Option<Timestamp> {
-    let same = |seen: &&FirstSeen| seen.key == taint.key && seen.value == taint.value;
-    let sights = anchors.first_seen.iter().filter(same);
-    sights.map(|seen| seen.since).min()
+/// What the anchors know of this taint: of one that was replaced meanwhile by one with another
+/// `timeAdded` they know nothing.
+fn seen_of<'a>(anchors: &'a Anchors, taint: &'a Taint) -> impl Iterator<Item = &'a FirstSeen> {
+    let same = move |seen: &&FirstSeen| {
+        seen.key == taint.key && seen.value == taint.value && seen.added == taint.time_added
+    };
+    anchors.first_seen.iter().filter(same)
+}
+
+fn first_sight(anchors: &Anchors, taint: &Taint) -> Option<Stamp> {
+    seen_of(anchors, taint).map(|seen| seen.since).min()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::build::{at, node, not_ready, taint, unreachable};
+    use crate::model::build::{at, node, not_ready, stamp, taint, unreachable};
     use crate::model::{ConditionStatus, Effect};
 
     fn seen(key: &str, value: &str, seconds: i64) -> FirstSeen {
-        FirstSeen { key: key.into(), value: value.into(), since: at(seconds) }
+        FirstSeen { key: key.into(), value: value.into(), added: None, since: stamp(seconds) }
     }
 
     fn sights(first_seen: Vec<FirstSeen>) -> Anchors {
@@ -186,7 +209,7 @@ mod tests {
         let anchors = advance(Past::Unknown, &node, at(0));
         assert_eq!(anchors, Anchors::default());
         let anchor = since(&anchors, &tainted);
-        assert_eq!((anchor.at, anchor.source), (at(-30), AnchorSource::TimeAdded));
+        assert_eq!((anchor.at, anchor.source), (stamp(-30), AnchorSource::TimeAdded));
     }
 
     #[test]
@@ -197,7 +220,7 @@ mod tests {
         let second = advance(Past::Watched(&first), &node, at(500));
         assert_eq!(second, first);
         let anchor = since(&second, &taint("k", "v"));
-        assert_eq!((anchor.at, anchor.source), (at(0), AnchorSource::FirstSeen));
+        assert_eq!((anchor.at, anchor.source), (stamp(0), AnchorSource::FirstSeen));
     }
 
     #[test]
@@ -205,18 +228,63 @@ mod tests {
         let memory = sights(vec![seen("k", "", 3), seen("new", "", 9)]);
         let record = Anchors {
             first_seen: vec![seen("k", "", 1), seen("gone", "", 0)],
-            outage: Some(Outage { since: at(2), through: at(5), gap_from: None }),
+            outage: Some(Outage { since: stamp(2), through: stamp(5), gap_from: None }),
         };
         let adopted = adopted(&memory, &record);
         let node = node("n1").tainted(taint("k", "")).tainted(taint("new", ""));
         let anchors = advance(Past::Recorded(&adopted), &node, at(10));
         assert_eq!(anchors.first_seen, [seen("k", "", 1), seen("new", "", 9)]);
         assert_eq!(adopted.outage, record.outage);
-        let gap = Outage { since: at(4), through: at(5), gap_from: Some(at(8)) };
+        let gap = Outage { since: stamp(4), through: stamp(5), gap_from: Some(at(8)) };
         let memory = Anchors { outage: Some(gap), ..memory };
         let both = super::adopted(&memory, &record).outage.unwrap();
-        assert_eq!((both.since, both.gap_from), (at(2), Some(at(8))));
+        assert_eq!((both.since, both.gap_from), (stamp(2), Some(at(8))));
         assert_eq!(super::adopted(&memory, &sights(vec![])).outage, Some(gap));
+    }
+
+    /// A taint that was put on so many seconds after noon, as the API stores it.
+    fn stored(second: i64) -> Taint {
+        Taint { time_added: Some(Stamp::of_second(at(second))), ..taint("k", "v") }
+    }
+
+    fn after(millisecond: i64) -> Timestamp {
+        at(0) + SignedDuration::from_millis(millisecond)
+    }
+
+    #[test]
+    fn a_taint_from_the_future_counts_from_its_first_sight_until_it_is_another_one() {
+        let far = node("n1").tainted(stored(2_000_000_000));
+        let first = advance(Past::Unknown, &far, after(500));
+        let anchor = since(&first, &far.taints[0]);
+        let seen = Stamp::exact(after(500));
+        assert_eq!((anchor.at, anchor.source), (seen, AnchorSource::FirstSeen));
+        for past in [Past::Watched(&first), Past::Recorded(&first)] {
+            assert_eq!(advance(past, &far, at(900)), first);
+        }
+        let anew = node("n1").tainted(stored(2_000_000_001));
+        let other = advance(Past::Watched(&first), &anew, at(900));
+        assert_eq!(since(&other, &anew.taints[0]).at, stamp(900));
+        assert_eq!(since(&first, &anew.taints[0]).source, AnchorSource::TimeAdded);
+    }
+
+    #[test]
+    fn a_first_sight_in_place_of_a_stamp_is_kept_although_the_stamp_has_come_by_now() {
+        let ahead = node("n1").tainted(stored(60));
+        let first = advance(Past::Unknown, &ahead, after(500));
+        let later = advance(Past::Watched(&first), &ahead, at(100));
+        assert_eq!(since(&later, &ahead.taints[0]).at, Stamp::exact(after(500)));
+    }
+
+    #[test]
+    fn a_stamp_of_this_very_second_counts_as_its_end_and_needs_no_memory() {
+        let tainted = node("n1").tainted(stored(0));
+        for millisecond in [0, 1, 999] {
+            let anchors = advance(Past::Unknown, &tainted, after(millisecond));
+            assert_eq!(anchors, Anchors::default());
+            let anchor = since(&anchors, &tainted.taints[0]);
+            assert_eq!(anchor.at.latest(), at(0) + SignedDuration::from_nanos(999_999_999));
+            assert_eq!(anchor.source, AnchorSource::TimeAdded);
+        }
     }
 
     #[test]
@@ -310,14 +378,14 @@ mod tests {
         let node = node("n1").ready_is(ConditionStatus::Unknown, -5);
         let first = advance(Past::Unknown, &node.clone().tainted(bare.clone()), at(0));
         assert_eq!(first.first_seen, [seen(Taint::UNREACHABLE, "", 0)]);
-        assert_eq!(first.outage.map(|outage| outage.since), Some(at(0)));
+        assert_eq!(first.outage.map(|outage| outage.since), Some(stamp(0)));
 
         let gap = advance(Past::Watched(&first), &node, at(10));
         assert_eq!(gap.first_seen, []);
         let back = advance(Past::Watched(&gap), &node.tainted(bare.clone()), at(20));
         assert_eq!(back.first_seen, [seen(Taint::UNREACHABLE, "", 20)]);
         let anchor = since(&back, &bare);
-        assert_eq!((anchor.at, anchor.source), (at(0), AnchorSource::Outage));
+        assert_eq!((anchor.at, anchor.source), (stamp(0), AnchorSource::Outage));
     }
 
     #[test]
@@ -325,26 +393,26 @@ mod tests {
         let node = node("n1").tainted(not_ready(0)).tainted(unreachable(8));
         let anchors = advance(Past::Unknown, &node, at(9));
         let anchor = since(&anchors, &not_ready(0));
-        assert_eq!((anchor.at, anchor.source), (at(0), AnchorSource::TimeAdded));
+        assert_eq!((anchor.at, anchor.source), (stamp(0), AnchorSource::TimeAdded));
         let anchor = since(&anchors, &unreachable(8));
-        assert_eq!((anchor.at, anchor.source), (at(0), AnchorSource::Outage));
+        assert_eq!((anchor.at, anchor.source), (stamp(0), AnchorSource::Outage));
     }
 
     #[test]
     fn the_outage_of_a_gap_is_no_anchor_before_the_return_was_looked_at() {
         let gap = Anchors {
             first_seen: Vec::new(),
-            outage: Some(Outage { since: at(0), through: at(0), gap_from: Some(at(50)) }),
+            outage: Some(Outage { since: stamp(0), through: stamp(0), gap_from: Some(at(50)) }),
         };
         let anchor = since(&gap, &not_ready(70));
-        assert_eq!((anchor.at, anchor.source), (at(70), AnchorSource::TimeAdded));
+        assert_eq!((anchor.at, anchor.source), (stamp(70), AnchorSource::TimeAdded));
     }
 
     #[test]
     fn a_gap_is_to_be_looked_at_when_it_has_become_too_long() {
         let gap = |gap_from| Anchors {
             first_seen: Vec::new(),
-            outage: Some(Outage { since: at(0), through: at(0), gap_from }),
+            outage: Some(Outage { since: stamp(0), through: stamp(0), gap_from }),
         };
         assert_eq!(gap_deadline(&gap(Some(at(100)))), Some(at(160)));
         assert_eq!(gap_deadline(&gap(None)), None);

@@ -79,20 +79,25 @@ pub(super) fn cause(taint: &Taint, tolerance: Option<Tolerance>) -> Cause {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::build::{at, exists, node, not_ready, pod, taint};
+    use crate::model::build::{at, exists, node, not_ready, pod, stamp, taint};
     use crate::model::{FirstSeen, Outage};
     use jiff::Timestamp;
 
     fn first_seen(key: &str, seconds: i64) -> Anchors {
         Anchors {
-            first_seen: vec![FirstSeen { key: key.into(), value: "".into(), since: at(seconds) }],
+            first_seen: vec![FirstSeen {
+                key: key.into(),
+                value: "".into(),
+                added: None,
+                since: stamp(seconds),
+            }],
             outage: None,
         }
     }
 
     fn outage_since(seconds: i64) -> Anchors {
         Anchors {
-            outage: Some(Outage { since: at(seconds), through: at(seconds), gap_from: None }),
+            outage: Some(Outage { since: stamp(seconds), through: stamp(seconds), gap_from: None }),
             ..Anchors::default()
         }
     }
@@ -105,7 +110,7 @@ mod tests {
         anchor: i64,
         from: AnchorSource,
     ) -> Verdict {
-        let anchor = Some(Anchor { at: at(anchor), source: from });
+        let anchor = Some(Anchor { at: stamp(anchor), source: from });
         Verdict::EvictAt {
             deadline: Deadline(at(deadline)),
             cause: cause(taint, tolerated(0, seconds, anchor)),

@@ -21,7 +21,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::model::{ConditionStatus, Outage, Ready};
+use crate::model::{ConditionStatus, Outage, Ready, Stamp};
 
 use super::anchor::{CLOCKS_APART, Past};
 
@@ -35,14 +35,14 @@ pub const LONGEST_GAP: SignedDuration = SignedDuration::from_secs(60);
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Span {
     /// The earliest.
-    pub(super) first: Timestamp,
+    pub(super) first: Stamp,
     /// The latest.
-    pub(super) last: Timestamp,
+    pub(super) last: Stamp,
 }
 
 impl Span {
     /// The span of `anchors`, or `None` if there are none.
-    pub(super) fn of(anchors: impl Iterator<Item = Timestamp>) -> Option<Self> {
+    pub(super) fn of(anchors: impl Iterator<Item = Stamp>) -> Option<Self> {
         anchors.fold(None, |span, at| {
             let (first, last) = span.map_or((at, at), |span: Self| (span.first, span.last));
             Some(Self { first: first.min(at), last: last.max(at) })
@@ -84,8 +84,9 @@ fn ongoing(past: Past<'_>, present: Option<Span>, ready: Ready, now: Timestamp) 
             let mut outage = anchors.outage?;
             // A record cannot vouch for what came after it was written. The stamps in it are those of
             // other machines' clocks.
-            outage.through = outage.through.min(now.saturating_add(CLOCKS_APART).unwrap_or(now));
-            let proven = |stamp: Timestamp| stamp <= outage.through;
+            let newest = now.saturating_add(CLOCKS_APART).unwrap_or(now);
+            outage.through = outage.through.min(Stamp::exact(newest));
+            let proven = |stamp: Stamp| stamp <= outage.through;
             let same_taint = present.is_some_and(|span| proven(span.first));
             let same_ready = !recovered && ready.since.is_some_and(proven);
             let gap = outage.gap_from.is_none_or(|from| is_short(from, now));
@@ -105,11 +106,11 @@ fn is_short(from: Timestamp, now: Timestamp) -> bool {
 mod tests {
     use super::*;
     use crate::model::Anchors;
-    use crate::model::build::at;
+    use crate::model::build::{at, stamp};
     use ConditionStatus::{False, True, Unknown};
 
     fn outage(since: i64, through: i64, gap_from: Option<i64>) -> Outage {
-        Outage { since: at(since), through: at(through), gap_from: gap_from.map(at) }
+        Outage { since: stamp(since), through: stamp(through), gap_from: gap_from.map(at) }
     }
 
     fn anchors(outage: Outage) -> Anchors {
@@ -117,11 +118,11 @@ mod tests {
     }
 
     fn taints(seconds: &[i64]) -> Option<Span> {
-        Span::of(seconds.iter().map(|seconds| at(*seconds)))
+        Span::of(seconds.iter().map(|seconds| stamp(*seconds)))
     }
 
     fn ready(status: ConditionStatus, since: i64) -> Ready {
-        Ready { status, since: Some(at(since)) }
+        Ready { status, since: Some(stamp(since)) }
     }
 
     fn watched(past: Outage, present: &[i64], ready: Ready, now: i64) -> Option<Outage> {

@@ -5,17 +5,20 @@
 //! ```json
 //! {
 //!   "taints": [
-//!     {"key": "example.com/gpu", "value": "broken", "since": "2026-01-01T12:00:00.25Z"}
+//!     {"key": "example.com/gpu", "value": "broken", "since": "2026-01-01T12:00:00.25Z"},
+//!     {"key": "example.com/nic", "timeAdded": "2099-01-01T00:00:00Z", "since": "2026-01-01T12:00:03Z"}
 //!   ],
 //!   "outage": {"since": "2026-01-01T11:00:00Z", "through": "2026-01-01T11:20:00Z"}
 //! }
 //! ```
 //!
-//! - `taints`: the NoExecute taints of the node that have no `timeAdded`, and when each was first
-//!   seen; sorted by key and value. A missing `value` is an empty one.
+//! - `taints`: the NoExecute taints of the node that have no `timeAdded`, or one that lay in the
+//!   future, and when each was first seen; sorted by key and value. A missing `value` is an empty one.
 //! - `outage`: the outage that the node is in; `since` is what its taints count from, `through` the
 //!   newest stamp of a taint that belongs to it. Both may be missing.
-//! - Times are RFC 3339, to the nanosecond where needed. Unknown fields are ignored.
+//! - Times are RFC 3339, to the nanosecond where needed, and count as they stand: of a stamp of whole
+//!   seconds the end of its second is kept (see [`Stamp`]), so a moment counts the same before it is
+//!   written and after it is read. Unknown fields are ignored.
 //!
 //! It is written only when the deadline of some pod depends on it and removed when none does, so
 //! most nodes never carry one. Not everything is kept: a gap in an outage is too short-lived to
@@ -29,9 +32,9 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::model::{Anchors, FirstSeen, Node, Outage, Pod, PodClass};
+use crate::model::{Anchors, FirstSeen, Node, Outage, Pod, PodClass, Stamp};
 
-use super::anchor::needs_record;
+use super::anchor::{CLOCKS_APART, is_lasting, needs_record};
 use super::matching::used;
 
 const SINCE_ANNOTATION: &str = Node::SINCE_ANNOTATION;
@@ -73,6 +76,8 @@ struct TaintRecord {
     key: Arc<str>,
     #[serde(default)]
     value: Arc<str>,
+    #[serde(rename = "timeAdded", default, skip_serializing_if = "Option::is_none")]
+    added: Option<String>,
     since: String,
 }
 
@@ -88,7 +93,13 @@ pub fn parse(text: &str) -> Result<Anchors, RecordError> {
     let mut first_seen = Vec::with_capacity(record.taints.len());
     for (index, taint) in record.taints.into_iter().enumerate() {
         first_seen.push(FirstSeen {
-            since: time(|| format!("taints[{index}].since"), &taint.since)?,
+            since: Stamp::exact(time(|| format!("taints[{index}].since"), &taint.since)?),
+            added: taint
+                .added
+                .map(|added| {
+                    time(|| format!("taints[{index}].timeAdded"), &added).map(Stamp::of_second)
+                })
+                .transpose()?,
             key: taint.key,
             value: taint.value,
         });
@@ -96,8 +107,8 @@ pub fn parse(text: &str) -> Result<Anchors, RecordError> {
     let outage = match record.outage {
         None => None,
         Some(outage) => Some(Outage {
-            since: time(|| "outage.since".to_owned(), &outage.since)?,
-            through: time(|| "outage.through".to_owned(), &outage.through)?,
+            since: Stamp::exact(time(|| "outage.since".to_owned(), &outage.since)?),
+            through: Stamp::exact(time(|| "outage.through".to_owned(), &outage.through)?),
             gap_from: None,
         }),
     };
@@ -107,20 +118,45 @@ pub fn parse(text: &str) -> Result<Anchors, RecordError> {
     Ok(Anchors { first_seen, outage })
 }
 
+/// What the record of `node` says, as far as it can be believed at `now`.
+///
+/// The annotation can be written by whoever may write the node's, its kubelet for one. So nothing of
+/// it counts that began before the node was registered, and nothing that it says of a taint which
+/// says the same itself: a first sight in place of a `timeAdded` counts only while that lies in the
+/// future. What is left can move deadlines of pods on this node only.
+///
+/// # Errors
+/// It cannot be read.
+pub fn believed(node: &Node, now: Timestamp) -> Result<Option<Anchors>, RecordError> {
+    let Some(text) = node.since_annotation.as_deref() else { return Ok(None) };
+    let mut anchors = parse(text)?;
+    let is_older = |since: Stamp| {
+        let before = |created: Stamp| created.written().duration_since(since.latest());
+        node.created.is_some_and(|created| before(created) > CLOCKS_APART)
+    };
+    anchors.first_seen.retain(|seen| {
+        !is_older(seen.since) && seen.added.is_none_or(|added| added.written() > now)
+    });
+    anchors.outage = anchors.outage.filter(|outage| !is_older(outage.since));
+    Ok(Some(anchors))
+}
+
 /// The record of `anchors`. Equal anchors give equal texts.
 pub fn render(anchors: &Anchors) -> String {
-    let mut first_seen: Vec<_> = anchors.first_seen.iter().collect();
+    let mut first_seen: Vec<_> =
+        anchors.first_seen.iter().filter(|seen| is_lasting(seen)).collect();
     first_seen.sort_by(|a, b| (&a.key, &a.value).cmp(&(&b.key, &b.value)));
     let taints = first_seen.into_iter().map(|seen| TaintRecord {
         key: Arc::clone(&seen.key),
         value: Arc::clone(&seen.value),
-        since: seen.since.to_string(),
+        added: seen.added.map(|added| added.to_string()),
+        since: seen.since.latest().to_string(),
     });
     let record = Record {
         taints: taints.collect(),
         outage: anchors.outage.map(|outage| OutageRecord {
-            since: outage.since.to_string(),
-            through: outage.through.to_string(),
+            since: outage.since.latest().to_string(),
+            through: outage.through.latest().to_string(),
         }),
     };
     // Strings in lists: there is nothing in it that could fail to serialize.
@@ -142,7 +178,7 @@ pub fn wanted<'a>(
 ) -> Option<String> {
     let in_gap = anchors.outage.is_some_and(|outage| outage.gap_from.is_some());
     let keep = in_gap && tells_of_outage(node);
-    let wanted = keep || pods.into_iter().any(|pod| depends(pod, node));
+    let wanted = keep || pods.into_iter().any(|pod| depends(pod, node, anchors));
     wanted.then(|| render(anchors))
 }
 
@@ -153,7 +189,7 @@ fn tells_of_outage(node: &Node) -> bool {
 
 /// Whether the pod has a deadline, and a taint that needs the record has a say in it. The taint
 /// need not be the deciding one: it may be so as soon as another is removed.
-fn depends(pod: &Pod, node: &Node) -> bool {
+fn depends(pod: &Pod, node: &Node, anchors: &Anchors) -> bool {
     if pod.class != PodClass::Ordinary {
         return false;
     }
@@ -163,7 +199,7 @@ fn depends(pod: &Pod, node: &Node) -> bool {
             // It goes at once, whenever the taint was put on.
             None | Some(Some(..=0)) => return false,
             Some(None) => {}
-            Some(Some(_)) => depends |= needs_record(taint),
+            Some(Some(_)) => depends |= needs_record(anchors, taint),
         }
     }
     depends
@@ -177,7 +213,7 @@ fn time(field: impl FnOnce() -> String, text: &str) -> Result<Timestamp, RecordE
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::build::{at, exists, node, not_ready, pod, taint};
+    use crate::model::build::{at, exists, node, not_ready, pod, stamp, taint};
     use crate::model::{ConditionStatus, Taint};
     use crate::taint::{Past, advance};
 
@@ -185,14 +221,15 @@ mod tests {
         let seen = |key: &str, value: &str, since: &str| FirstSeen {
             key: key.into(),
             value: value.into(),
-            since: since.parse().unwrap(),
+            added: None,
+            since: Stamp::exact(since.parse().unwrap()),
         };
         Anchors {
             first_seen: vec![
                 seen("a/b", "", "2026-01-01T12:00:00.123456789Z"),
                 seen("a/b", "say \"hi\"", "2026-01-01T12:00:00Z"),
             ],
-            outage: Some(Outage { since: at(-60), through: at(60), gap_from: None }),
+            outage: Some(Outage { since: stamp(-60), through: stamp(60), gap_from: None }),
         }
     }
 
@@ -217,6 +254,62 @@ mod tests {
         }
         assert_eq!(parse(&render(&anchors)).unwrap(), known());
         assert_eq!(parse("{}").unwrap(), Anchors::default());
+    }
+
+    /// A taint that claims to have been put on at this second after noon, seen first at noon.
+    fn claiming(second: i64) -> (Node, Anchors) {
+        let added = Some(Stamp::of_second(at(second)));
+        let node = node("n1").tainted(Taint { time_added: added, ..taint("k", "") });
+        let anchors = advance(Past::Unknown, &node, at(0));
+        (node, anchors)
+    }
+
+    #[test]
+    fn the_first_sight_of_a_taint_from_the_future_is_recorded_and_moves_nothing_by_a_restart() {
+        let (node, anchors) = claiming(2_000_000_000);
+        let pods = [pod("a").tolerating(exists("k").lasting(5))];
+        let text = wanted(&anchors, &node, &pods).unwrap();
+        assert_eq!(
+            text,
+            r#"{"taints":[{"key":"k","value":"","timeAdded":"2089-05-18T15:33:20Z","#.to_owned()
+                + r#""since":"2026-01-01T12:00:00Z"}]}"#
+        );
+        let node = node.annotated(Some(&text));
+        let read = believed(&node, at(3)).unwrap().unwrap();
+        assert_eq!(advance(Past::Recorded(&read), &node, at(3)), anchors);
+    }
+
+    #[test]
+    fn clocks_a_little_apart_are_no_reason_to_record_anything() {
+        let (node, anchors) = claiming(3);
+        assert_eq!(wanted(&anchors, &node, &[pod("a").tolerating(exists("k").lasting(5))]), None);
+    }
+
+    #[test]
+    fn a_forged_record_moves_no_taint_that_says_by_itself_when_it_was_put_on() {
+        let (node, _) = claiming(0);
+        let forged = r#"{"taints":[{"key":"k","timeAdded":"2026-01-01T12:00:00Z","#.to_owned()
+            + r#""since":"2020-01-01T00:00:00Z"},{"key":"k","since":"2020-01-01T00:00:00Z"}]}"#;
+        let node = node.annotated(Some(&forged));
+        let read = believed(&node, at(1)).unwrap().unwrap();
+        let anchors = advance(Past::Recorded(&read), &node, at(1));
+        assert_eq!(crate::taint::since(&anchors, &node.taints[0]).at, Stamp::of_second(at(0)));
+    }
+
+    #[test]
+    fn nothing_that_a_record_says_of_the_time_before_its_node_was_registered_is_believed() {
+        let text = |since: i64| {
+            let since = at(since);
+            format!(r#"{{"taints":[{{"key":"k","since":"{since}"}}],"#)
+                + &format!(r#""outage":{{"since":"{since}","through":"{since}"}}}}"#)
+        };
+        let registered = Node { created: Some(Stamp::of_second(at(-100))), ..node("n1") };
+        for (since, counts) in [(-4_000_000, false), (-106, false), (-105, true), (-50, true)] {
+            let node = registered.clone().annotated(Some(&text(since)));
+            let read = believed(&node, at(0)).unwrap().unwrap();
+            assert_eq!(!read.first_seen.is_empty(), counts, "{since}");
+            assert_eq!(read.outage.is_some(), counts, "{since}");
+        }
     }
 
     #[test]
@@ -335,7 +428,7 @@ mod tests {
     fn it_stays_through_a_gap_if_it_tells_of_the_outage_and_is_not_written_then() {
         let gap = Anchors {
             first_seen: Vec::new(),
-            outage: Some(Outage { since: at(0), through: at(0), gap_from: Some(at(50)) }),
+            outage: Some(Outage { since: stamp(0), through: stamp(0), gap_from: Some(at(50)) }),
         };
         let untainted = node("n1").ready_is(ConditionStatus::False, -5);
         let text = render(&gap);

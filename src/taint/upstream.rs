@@ -10,7 +10,8 @@
 use jiff::Timestamp;
 
 use crate::model::{
-    Anchor, AnchorSource, Cause, Deadline, Kept, Node, Pod, PodClass, Taint, Tolerance, Verdict,
+    Anchor, AnchorSource, Cause, Deadline, Kept, Node, Pod, PodClass, Stamp, Taint, Tolerance,
+    Verdict,
 };
 
 use super::decide::cause;
@@ -49,19 +50,19 @@ pub fn decide(pod: &Pod, node: &Node, now: Timestamp, running: Option<&Verdict>)
 }
 
 fn counted_from(now: Timestamp, seconds: i64, taint: &Taint, index: usize) -> Verdict {
-    let observed = Anchor { at: now, source: AnchorSource::Observed };
+    let observed = Anchor { at: Stamp::exact(now), source: AnchorSource::Observed };
     let anchor = (seconds > 0).then_some(observed);
     let cause: Cause = cause(taint, Some(Tolerance { index, seconds, anchor }));
     match anchor {
         None => Verdict::EvictNow(cause),
-        Some(_) => Verdict::EvictAt { deadline: Deadline::after(now, seconds), cause },
+        Some(_) => Verdict::EvictAt { deadline: Deadline::exactly(now, seconds), cause },
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::build::{at, exists, node, pod, taint};
+    use crate::model::build::{at, exists, node, pod, stamp, taint};
 
     fn deadline(verdict: &Verdict) -> Deadline {
         match verdict {
@@ -77,7 +78,7 @@ mod tests {
         let verdict = decide(&pod, &node, at(30), None);
         assert_eq!(deadline(&verdict), Deadline(at(330)));
         let anchor = verdict.cause().and_then(|cause| cause.tolerance?.anchor);
-        let observed = Anchor { at: at(30), source: AnchorSource::Observed };
+        let observed = Anchor { at: stamp(30), source: AnchorSource::Observed };
         assert_eq!(anchor, Some(observed));
     }
 

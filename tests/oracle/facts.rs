@@ -5,8 +5,8 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use ostrakon::model::{
     Anchor, AnchorSource, Anchors, Cause, ConditionStatus, Deadline, Disruption, Effect, FirstSeen,
-    Kept, Node, NodeName, Operator, Outage, Pod, PodClass, Ready, Taint, Tolerance, Toleration,
-    Uid, Verdict,
+    Kept, Node, NodeName, Operator, Outage, Pod, PodClass, Ready, Stamp, Taint, Tolerance,
+    Toleration, Uid, Verdict,
 };
 use proptest::prelude::*;
 
@@ -22,6 +22,11 @@ pub(crate) fn time() -> impl Strategy<Value = Timestamp> + Clone {
         1 => Just(Timestamp::MIN),
         1 => Just(Timestamp::MAX),
     ]
+}
+
+/// The same, stored.
+pub(crate) fn stamp() -> impl Strategy<Value = Stamp> + Clone {
+    prop_oneof![time().prop_map(Stamp::of_second), time().prop_map(Stamp::exact)]
 }
 
 fn key() -> impl Strategy<Value = Arc<str>> {
@@ -45,7 +50,7 @@ fn effect() -> impl Strategy<Value = Effect> {
 }
 
 pub(crate) fn taint() -> impl Strategy<Value = Taint> {
-    let time_added = prop::option::weighted(0.5, time());
+    let time_added = prop::option::weighted(0.5, stamp());
     (key(), value(), effect(), time_added).prop_map(|(key, value, effect, time_added)| Taint {
         key,
         value,
@@ -83,7 +88,7 @@ pub(crate) fn pod() -> impl Strategy<Value = Pod> {
         1 => Just(PodClass::Terminating),
     ];
     let tolerations = prop::collection::vec(toleration(), 0..7);
-    let bound = prop_oneof![time(), Just(Timestamp::UNIX_EPOCH)];
+    let bound = prop_oneof![stamp(), Just(Stamp::exact(Timestamp::UNIX_EPOCH))];
     (tolerations, bound, class).prop_map(|(tolerations, bound, class)| Pod {
         uid: Uid(7),
         namespace: Arc::from("default"),
@@ -106,6 +111,8 @@ pub(crate) fn node() -> impl Strategy<Value = Node> {
         .prop_map(|taints| Node {
             name: NodeName::from("n1"),
             uid: Uid(1),
+            version: None,
+            created: None,
             taints: taints.into(),
             ready: Ready { status: ConditionStatus::Unknown, since: None },
             since_annotation: None,
@@ -115,10 +122,11 @@ pub(crate) fn node() -> impl Strategy<Value = Node> {
 
 /// Anchors of some node, which need not be the one at hand.
 pub(crate) fn anchors() -> impl Strategy<Value = Anchors> {
-    let first_seen =
-        (key(), value(), time()).prop_map(|(key, value, since)| FirstSeen { key, value, since });
+    let added = prop::option::weighted(0.3, time().prop_map(Stamp::of_second));
+    let first_seen = (key(), value(), added, stamp())
+        .prop_map(|(key, value, added, since)| FirstSeen { key, value, added, since });
     let gap_from = prop::option::weighted(0.2, time());
-    let outage = (time(), time(), gap_from).prop_map(|(one, other, gap_from)| Outage {
+    let outage = (stamp(), stamp(), gap_from).prop_map(|(one, other, gap_from)| Outage {
         since: one.min(other),
         through: one.max(other),
         gap_from,
@@ -130,7 +138,7 @@ pub(crate) fn anchors() -> impl Strategy<Value = Anchors> {
 
 /// A verdict that may be running already.
 pub(crate) fn running() -> impl Strategy<Value = Option<Verdict>> {
-    let cause = (taint(), 0..4usize, 1..600i64, time()).prop_map(|(taint, index, seconds, at)| {
+    let cause = (taint(), 0..4usize, 1..600i64, stamp()).prop_map(|(taint, index, seconds, at)| {
         let source = AnchorSource::Observed;
         let anchor = Some(Anchor { at, source });
         let tolerance = Some(Tolerance { index, seconds, anchor });

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 use ostrakon::model::{
     Anchors, ConditionStatus, Disruption, Effect, Node, NodeName, Operator, Outage, Pod, PodClass,
-    Ready, Taint, Toleration, Uid, Verdict,
+    Ready, Stamp, Taint, Toleration, Uid, Verdict,
 };
 use ostrakon::taint::{Past, advance, decide, record, since};
 use proptest::prelude::*;
@@ -104,8 +104,8 @@ fn timestamp(nanosecond: i128) -> Timestamp {
 }
 
 /// As the API stores it.
-fn cut_to_the_second(nanosecond: i128) -> Timestamp {
-    timestamp(nanosecond - nanosecond.rem_euclid(SECOND))
+fn cut_to_the_second(nanosecond: i128) -> Stamp {
+    Stamp::of_second(timestamp(nanosecond - nanosecond.rem_euclid(SECOND)))
 }
 
 /// The versions of a node that was ready at first and to which `steps` happened.
@@ -157,6 +157,8 @@ pub(crate) fn versions(steps: &[Step]) -> Vec<Version> {
         let node = Node {
             name: NodeName::from("n1"),
             uid: Uid(1),
+            version: None,
+            created: None,
             taints: taints.clone().into(),
             ready,
             since_annotation: None,
@@ -205,7 +207,7 @@ fn newest_stamps(versions: &[Version]) -> i128 {
 /// When `taint` was put on, by its own account or else by that of who watches.
 fn stamp(versions: &[Version], taint: &Taint) -> i128 {
     if let Some(at) = taint.time_added {
-        return at.as_nanosecond();
+        return at.written().as_nanosecond() + SECOND - 1;
     }
     let there = versions.iter().rev().take_while(|version| version.has(taint));
     there.last().unwrap().at
@@ -261,7 +263,7 @@ impl Observer {
         Self { anchors: None, record: self.record.clone() }
     }
 
-    pub(crate) fn since(&self, taint: &Taint) -> Timestamp {
+    pub(crate) fn since(&self, taint: &Taint) -> Stamp {
         since(self.anchors.as_ref().unwrap(), taint).at
     }
 
@@ -292,7 +294,7 @@ fn pod() -> Pod {
             effect: None,
             seconds: Some(300),
         }]),
-        bound: timestamp(NOON) - SignedDuration::from_hours(1),
+        bound: Stamp::exact(timestamp(NOON) - SignedDuration::from_hours(1)),
         class: PodClass::Ordinary,
         disruption: Disruption::None,
         generation: 1,

@@ -2,7 +2,8 @@
 
 use jiff::Timestamp;
 use ostrakon::model::{
-    AnchorSource, Anchors, Effect, Kept, Node, Operator, Pod, PodClass, Taint, Toleration, Verdict,
+    AnchorSource, Anchors, Effect, Kept, Node, Operator, Pod, PodClass, Stamp, Taint, Toleration,
+    Verdict,
 };
 
 const SECOND: i128 = 1_000_000_000;
@@ -64,7 +65,7 @@ impl From<&Verdict> for Says {
                 let counted = Counted {
                     toleration: tolerance.index,
                     seconds: tolerance.seconds,
-                    from: anchor.at.as_nanosecond(),
+                    from: end_of(anchor.at),
                     source: anchor.source,
                 };
                 Self::At(deadline.0.as_nanosecond(), cause.taint, counted)
@@ -143,6 +144,12 @@ fn at_once(timed: &[(&Taint, usize, i64)]) -> Option<Says> {
     Some(Says::Now((*taint).clone(), Some((*index, *seconds))))
 }
 
+/// When what was stored with this stamp had happened for certain: a stamp is cut off to whole seconds,
+/// and then holds for the whole second.
+pub(crate) fn end_of(stamp: Stamp) -> i128 {
+    stamp.latest().as_nanosecond()
+}
+
 fn plus(from: i128, seconds: i64) -> i128 {
     let end = Timestamp::MAX.as_nanosecond();
     (from + i128::from(seconds) * SECOND).min(end)
@@ -151,17 +158,20 @@ fn plus(from: i128, seconds: i64) -> i128 {
 /// Anchor of a taint by the design's paragraph on deadlines.
 fn since(anchors: &Anchors, taint: &Taint) -> (i128, AnchorSource) {
     let mut since = match taint.time_added {
-        Some(at) => (at.as_nanosecond(), AnchorSource::TimeAdded),
+        Some(at) => (end_of(at), AnchorSource::TimeAdded),
         None => (Timestamp::MAX.as_nanosecond(), AnchorSource::FirstSeen),
     };
     for seen in &anchors.first_seen {
-        if taint.time_added.is_none() && (&seen.key, &seen.value) == (&taint.key, &taint.value) {
-            since.0 = since.0.min(seen.since.as_nanosecond());
+        let of_it = (&seen.key, &seen.value, seen.added);
+        let at = end_of(seen.since);
+        // A first sight in place of a stamp makes it earlier, never later.
+        if of_it == (&taint.key, &taint.value, taint.time_added) && at < since.0 {
+            since = (at, AnchorSource::FirstSeen);
         }
     }
     let key = taint.key.strip_prefix("node.kubernetes.io/");
     if let (Some("not-ready" | "unreachable"), Some(outage)) = (key, anchors.outage) {
-        let at = outage.since.as_nanosecond();
+        let at = end_of(outage.since);
         if outage.gap_from.is_none() && at < since.0 {
             since = (at, AnchorSource::Outage);
         }
@@ -186,8 +196,8 @@ pub(crate) fn default_profile(pod: &Pod, node: &Node, anchors: &Anchors) -> Says
     let mut says: Option<(i128, Says)> = None;
     for (taint, toleration, seconds) in timed {
         let (mut from, mut source) = since(anchors, taint);
-        if pod.bound.as_nanosecond() > from {
-            (from, source) = (pod.bound.as_nanosecond(), AnchorSource::Bound);
+        if end_of(pod.bound) > from {
+            (from, source) = (end_of(pod.bound), AnchorSource::Bound);
         }
         let at = plus(from, seconds);
         if says.as_ref().is_none_or(|(earliest, _)| at < *earliest) {

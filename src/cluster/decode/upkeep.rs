@@ -134,7 +134,7 @@ mod tests {
     use prost::Message;
 
     use super::*;
-    use crate::cluster::decode::tests::{entry, scheduled, seconds, wire_node};
+    use crate::cluster::decode::tests::{entry, scheduled, seconds, stored, wire_node};
     use crate::cluster::wire;
 
     #[test]
@@ -175,11 +175,11 @@ mod tests {
         assert_eq!(upkeep.conditions.len(), 1);
         let bad = upkeep.condition("Bad").unwrap();
         assert_eq!((bad.status, bad.heartbeat), (ConditionStatus::True, None));
-        assert_eq!(bad.since, Some("2026-01-01T12:00:02Z".parse().unwrap()));
+        assert_eq!(bad.since, Some(stored(2)));
         watched.heartbeats = true;
         let node = decode_node_upkeep(&object, &watched).unwrap();
         let heartbeat = node.upkeep.unwrap().condition("Bad").unwrap().heartbeat;
-        assert_eq!(heartbeat, Some("2026-01-01T12:00:07Z".parse().unwrap()));
+        assert_eq!(heartbeat, Some(stored(7)));
         // It was cordoned for what no policy names any more.
         let node = decode_node_upkeep(&object, &Watched::default()).unwrap();
         let kinds: Vec<_> =

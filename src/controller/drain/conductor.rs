@@ -237,6 +237,7 @@ impl Conductor {
             return Ok(Went::Done);
         };
         for _ in 0..IN_A_ROW {
+            self.shared.see_node(&mut stored.node);
             self.drains.settle(&stored.node, self.shared.clock.now());
             let step = self.drains.step(&stored.node, self.shared.clock.now());
             if !evicts(&step) {

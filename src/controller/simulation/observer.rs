@@ -165,10 +165,12 @@ impl Observer {
                 }
                 let going = change.deleted
                     || change.current.pointer("/metadata/deletionTimestamp").is_some();
+                let first = self.pods.get(&uid).and_then(|states| states.first());
                 let state = PodState {
                     from: at,
                     tolerations: tolerations(&change.current),
-                    bound: bound(&change.current),
+                    // Nobody can have seen it before it was stored.
+                    bound: bound(&change.current).min(first.map_or(at, |first| first.from)),
                     node: text(&change.current, "/spec/nodeName").to_owned(),
                     going,
                 };
@@ -386,8 +388,12 @@ impl Observer {
             .map(|taint| {
                 let (key, value) =
                     (text(taint, "/key").to_owned(), text(taint, "/value").to_owned());
-                if let Some(since) = time(taint, "/timeAdded") {
-                    let (earliest, latest) = (since, since);
+                if let Some(latest) = time(taint, "/timeAdded").map(end) {
+                    let same = |t: &&Taint| (&t.key, &t.value, t.latest) == (&key, &value, latest);
+                    // Whose clock is behind takes the stamp for one from the future, and counts from when
+                    // it saw the taint, which is after it was stored.
+                    let since = before.iter().find(same).map_or(latest.min(at), |t| t.since);
+                    let earliest = since;
                     return Taint { key, value, since, earliest, latest, recorded: false };
                 }
                 let known = before.iter().find(|known| known.key == key && known.value == value);
@@ -492,7 +498,8 @@ fn bound(pod: &Value) -> f64 {
     let conditions = pod.pointer("/status/conditions").and_then(Value::as_array);
     let scheduled = conditions.into_iter().flatten().find(|c| text(c, "/type") == "PodScheduled");
     let bound = scheduled.and_then(|condition| time(condition, "/lastTransitionTime"));
-    bound.or_else(|| time(pod, "/metadata/creationTimestamp")).unwrap_or_default()
+    let bound = bound.or_else(|| time(pod, "/metadata/creationTimestamp"));
+    bound.map(end).unwrap_or_default()
 }
 
 fn without_record(node: &mut Value) {
@@ -522,6 +529,17 @@ fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {
 
 fn number(value: &Value, pointer: &str) -> f64 {
     value.pointer(pointer).and_then(Value::as_f64).unwrap_or_default()
+}
+
+/// The end of the second that a stamp of the API tells: what it counts as.
+fn end(second: f64) -> f64 {
+    second + 1.0
+}
+
+/// When so much time has passed for certain since what was stored with this stamp; no time passes at
+/// once.
+fn aged(second: f64, age: f64) -> f64 {
+    if age > 0.0 { end(second) + age } else { second }
 }
 
 fn time(value: &Value, pointer: &str) -> Option<f64> {

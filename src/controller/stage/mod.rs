@@ -432,7 +432,9 @@ impl Stage {
 
     async fn fire_one(&mut self) -> bool {
         for (shard, timers) in self.shared.timers.iter().enumerate() {
-            let Some(fired) = tokio::task::unconstrained(timers.next()).now_or_never() else {
+            let Some(fired) =
+                tokio::task::unconstrained(self.shared.next_due(timers)).now_or_never()
+            else {
                 continue;
             };
             match fired.value {

@@ -27,7 +27,7 @@ use rand::{Rng, SeedableRng};
 
 use super::*;
 use crate::model::build::{exists, node, pod, taint};
-use crate::model::{Taint, Toleration};
+use crate::model::{Stamp, Taint, Toleration};
 
 /// Stories in the test command.
 const SEEDS: u64 = 10_000;
@@ -96,7 +96,7 @@ fn deadline(taints: &[(Taint, f64)], pod: &PodState) -> Option<f64> {
     let of_taint = |(taint, put_on): &(Taint, f64)| {
         let fits = |t: &&Toleration| t.key.is_empty() || t.key == taint.key;
         let Some(toleration) = pod.tolerations.iter().find(fits) else { return Some(f64::MIN) };
-        let since = taint.time_added.map_or(*put_on, seconds);
+        let since = taint.time_added.map_or(*put_on, end);
         match toleration.seconds {
             None => None,
             Some(..=0) => Some(f64::MIN),
@@ -105,6 +105,11 @@ fn deadline(taints: &[(Taint, f64)], pod: &PodState) -> Option<f64> {
         }
     };
     taints.iter().filter_map(of_taint).min_by(f64::total_cmp)
+}
+
+/// When a thing had happened for certain of which this was stored: a whole second was cut off.
+fn end(stamp: Stamp) -> f64 {
+    seconds(stamp.latest())
 }
 
 fn seconds(moment: Timestamp) -> f64 {
@@ -294,7 +299,7 @@ impl Story {
         self.history.pods.entry(pod.uid).or_default().push(PodState {
             from,
             tolerations: Arc::clone(&pod.tolerations),
-            bound: seconds(pod.bound),
+            bound: end(pod.bound),
             node: pod.node.to_string(),
         });
         self.stage.cluster.lock().pods.insert(pod.uid, pod.clone());

@@ -152,3 +152,16 @@ async fn a_restart_counts_anew_upstream_only() {
         assert_eq!(leaves_at(&mut stage).await, Some(expected), "{compat:?}");
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn two_days_are_two_days_in_both_although_a_timer_is_cut_short_after_one() {
+    for (compat, seconds) in [(UPSTREAM, 172_800.0), (OURS, 172_800.0)] {
+        let mut stage = Stage::with(compat);
+        stage.put_pod(pod("a").tolerating(exists("k").lasting(172_800))).await;
+        stage.put_node(node("n1").tainted(taint("k", ""))).await;
+        stage.pass_secs(seconds - 1.0).await;
+        assert!(stage.deletions("a").is_empty(), "{compat:?}");
+        stage.pass_secs(2.0).await;
+        assert_eq!(stage.deletions("a").len(), 1, "{compat:?}");
+    }
+}

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::model::Condition;
-use crate::model::build::{at, noon};
+use crate::model::build::{at, noon, stamp};
 
 const MINUTE: i64 = 60;
 
@@ -17,7 +17,7 @@ fn condition(text: &str, since: Option<i64>) -> Condition {
     Condition {
         kind: Arc::from(kind),
         status: ConditionStatus::parse(status).unwrap(),
-        since: since.map(at),
+        since: since.map(stamp),
         heartbeat: None,
         reason: Arc::from("Test"),
     }
@@ -101,10 +101,58 @@ fn a_condition_is_over_once_it_was_good_for_long_enough() {
     let rule = rule("Cool");
     let node = node(&[condition("Cool=False", Some(-MINUTE))]);
     let holding = rule.judge(&node, noon());
-    assert_eq!(holding, Holding::Other { since: Some(at(-MINUTE)) });
+    assert_eq!(holding, Holding::Other { since: Some(stamp(-MINUTE)) });
     assert_eq!(rule.over_from(holding), Some(at(4 * MINUTE)));
     assert_eq!(rule.looks_again_at(&node, noon()), Some(at(4 * MINUTE)));
     assert_eq!(rule.looks_again_at(&node, at(4 * MINUTE)), None);
+}
+
+/// A condition as the API stores it, of something that happened at noon and some milliseconds.
+fn stored(text: &str) -> Upkeep {
+    node(&[Condition {
+        since: Some(Stamp::of_second(noon())),
+        heartbeat: Some(Stamp::of_second(noon())),
+        ..condition(text, None)
+    }])
+}
+
+#[test]
+fn no_age_of_a_condition_is_reached_before_the_end_of_the_second_that_is_stored() {
+    let minute = Some(Duration::from_secs(60));
+    let rule = ConditionRule { min_age: minutes(1), clear_after: minute, ..rule("Cool") };
+    let rule = ConditionRule { stale_after: Some(minutes(2)), ..rule };
+    let end = |seconds: i64| Stamp::of_second(at(seconds)).latest();
+    assert_eq!(rule.judge(&stored("Cool=True"), at(60)), Holding::Young { at: end(60) });
+    assert_eq!(rule.judge(&stored("Cool=True"), end(60)), Holding::Bad);
+    let good = rule.judge(&stored("Cool=False"), at(60));
+    assert_eq!(rule.over_from(good), Some(end(60)));
+    assert_ne!(rule.judge(&stored("Cool=True"), at(120)), Holding::Stale);
+    assert_eq!(rule.judge(&stored("Cool=True"), end(120)), Holding::Stale);
+}
+
+#[test]
+fn a_minimum_age_of_nothing_is_reached_at_once_and_so_is_a_time_to_clear() {
+    let rule = ConditionRule { clear_after: Some(Duration::ZERO), ..rule("Cool") };
+    let rule = ConditionRule { min_age: Duration::ZERO, ..rule };
+    assert_eq!(rule.judge(&stored("Cool=True"), noon()), Holding::Bad);
+    let good = rule.judge(&stored("Cool=False"), noon());
+    assert!(rule.over_from(good).is_some_and(|at| at <= noon()));
+}
+
+#[test]
+fn a_condition_from_the_future_grows_older_from_when_it_was_seen_first() {
+    let rule = ConditionRule { min_age: minutes(1), stale_after: Some(minutes(2)), ..rule("Cool") };
+    let far = Some(Stamp::of_second(at(2_000_000_000)));
+    let reported =
+        || node(&[Condition { since: far, heartbeat: far, ..condition("Cool=True", None) }]);
+    let mut first = reported();
+    first.seen_at(noon(), None);
+    let mut again = reported();
+    again.seen_at(at(60), Some(&first));
+    assert_eq!(again, first);
+    assert_eq!(rule.judge(&again, at(59)), Holding::Young { at: at(60) });
+    assert_eq!(rule.judge(&again, at(60)), Holding::Bad);
+    assert_eq!(rule.judge(&again, at(120)), Holding::Stale);
 }
 
 #[test]
@@ -119,7 +167,7 @@ fn a_latched_condition_is_never_over_by_itself() {
     let rule = ConditionRule { clear_after: None, ..rule("Cool") };
     let node = node(&[condition("Cool=False", Some(-90 * 24 * 3600))]);
     let holding = rule.judge(&node, noon());
-    assert_eq!(holding, Holding::Other { since: Some(at(-90 * 24 * 3600)) });
+    assert_eq!(holding, Holding::Other { since: Some(stamp(-90 * 24 * 3600)) });
     assert_eq!(rule.over_from(holding), None);
     assert_eq!(rule.looks_again_at(&node, noon()), None);
 }
@@ -144,7 +192,7 @@ fn an_old_heartbeat_is_not_trusted_either_way() {
     let rule = ConditionRule { stale_after: Some(minutes(15)), ..rule("Cool") };
     for status in ["Cool=True", "Cool=False"] {
         let heard = |minutes: Option<i64>| {
-            let heartbeat = minutes.map(|minutes| at(-minutes * MINUTE));
+            let heartbeat = minutes.map(|minutes| stamp(-minutes * MINUTE));
             node(&[Condition { heartbeat, ..condition(status, Some(-3600)) }])
         };
         assert_ne!(rule.judge(&heard(Some(14)), noon()), Holding::Stale);
@@ -257,7 +305,7 @@ proptest! {
         };
         let text = if status { "Cool=True" } else { "Cool=False" };
         let node = node(&[Condition {
-            heartbeat: Some(at(heartbeat)), ..condition(text, Some(since))
+            heartbeat: Some(stamp(heartbeat)), ..condition(text, Some(since))
         }]);
         let says = |now| {
             let holding = rule.judge(&node, now);

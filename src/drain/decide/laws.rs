@@ -109,7 +109,8 @@ fn settled(mut node: Node, now: i64) -> Node {
 
 fn is_bad(node: &Node, now: i64) -> bool {
     let upkeep = node.upkeep.as_deref().unwrap();
-    let is_bad = |c: &Condition| c.status == True && c.since.is_none_or(|since| since <= at(now));
+    let is_bad =
+        |c: &Condition| c.status == True && c.since.is_none_or(|since| since.written() <= at(now));
     KINDS.iter().any(|kind| upkeep.condition(kind).is_some_and(is_bad))
 }
 

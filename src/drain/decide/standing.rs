@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use crate::drain::belief::bounded;
 use crate::drain::condition::{ConditionRule, Holding};
 use crate::drain::{Claim, DrainPhase, Policy, Record};
-use crate::model::{Upkeep, later};
+use crate::model::{Stamp, Upkeep};
 
 /// Which policies find the node bad.
 #[derive(Debug)]
@@ -144,7 +144,7 @@ impl Clearing {
         let holding = rule.judge(upkeep, now);
         if holding == Holding::Absent {
             self.some_absent = true;
-            return Some(later(record.vanished?, rule.clear_after?));
+            return Some(Stamp::of_second(record.vanished?).plus(rule.clear_after?));
         }
         let is_asked = policy.is_some_and(|policy| policy.selects(&upkeep.labels));
         self.some_stale |= is_asked && configured.is_some() && holding == Holding::Stale;

@@ -305,8 +305,14 @@ fn a_condition_that_is_not_reported_any_more_clears_after_the_same_time() {
     let noted = written(step(&node, 1000)).record.unwrap();
     assert_eq!(noted.vanished, Some(at(1000)));
     let node = node.recorded(Some(&noted));
-    assert_eq!(step(&node, 1001), Step::Wait(at(1000 + CLEAR)));
-    assert_eq!(written(step(&node, 1000 + CLEAR)).unschedulable, Some(false));
+    let clear = later(at(1000 + CLEAR), Duration::from_nanos(999_999_999));
+    assert_eq!(
+        step(&node, 1001),
+        Step::Wait(clear),
+        "of the second in which it vanished, the end counts"
+    );
+    assert_eq!(step(&node, 1000 + CLEAR), Step::Wait(clear));
+    assert_eq!(written(step(&node, 1001 + CLEAR)).unschedulable, Some(false));
     // It comes back: the next time counts anew.
     let back = node.reporting("Bad", True, 1100);
     assert_eq!(written(step(&back, 1101)).record.unwrap().vanished, None);

@@ -4,7 +4,9 @@ use parking_lot::Mutex;
 use prometheus::Registry;
 
 use super::*;
-use crate::model::{Cause, ConditionStatus, Deadline, Effect, Kept, PodClass, Ready, Taint, Uid};
+use crate::model::{
+    Cause, ConditionStatus, Deadline, Effect, Kept, PodClass, Ready, Stamp, Taint, Uid,
+};
 
 /// Generation of a pod that tolerates the taint as it is stored.
 const STORED: i64 = 2;
@@ -20,7 +22,7 @@ fn pod() -> Pod {
         name: Arc::from("web-0"),
         node: "n1".into(),
         tolerations: Arc::from([]),
-        bound: "2026-01-01T11:00:00Z".parse().unwrap(),
+        bound: Stamp::exact("2026-01-01T11:00:00Z".parse().unwrap()),
         class: PodClass::Ordinary,
         disruption: Disruption::None,
         generation: 1,
@@ -132,6 +134,8 @@ impl Requests for Fake {
         Ok(Some(Node {
             name: name.clone(),
             uid: Uid(1),
+            version: None,
+            created: None,
             taints: Arc::from([]),
             ready: Ready { status: ConditionStatus::True, since: None },
             since_annotation: None,
@@ -271,7 +275,7 @@ async fn a_pod_that_is_no_longer_condemned_is_not_touched() {
 async fn a_deadline_that_moved_away_is_not_due() {
     let bench = Bench::new();
     let job = bench.job();
-    let deadline = Deadline::after(noon(), 60);
+    let deadline = Deadline::exactly(noon(), 60);
     bench.world.lock().view = Verdict::EvictAt { deadline, cause: cause() };
     assert_eq!(bench.evictor.carry_out(&job).await, Outcome::Reconsider);
     assert!(bench.requests().is_empty());

@@ -185,8 +185,9 @@ where
     pub(super) fn complete(&mut self, key: &K, token: Token, outcome: Outcome<V>) -> bool {
         let floor = match &outcome {
             Outcome::Retry { not_before, .. } => Some(self.nanos(*not_before)),
-            Outcome::Done => None,
+            Outcome::Done | Outcome::Early { .. } => None,
         };
+        let origin = self.origin;
         let fresh = self.fresh();
         let hash = self.hash(key);
         let Some(slot) = self.slot(hash, key) else {
@@ -209,6 +210,10 @@ where
             (Outcome::Retry { value, .. }, Some(floor), None) if !work.cancelled => {
                 let turn = Turn { due: floor, token: fresh };
                 Some((turn, Stage::Retrying(Box::new(Retry { turn, value, floor }))))
+            }
+            (Outcome::Early { due, value }, _, None) if !work.cancelled => {
+                let turn = Turn { due: nanos(origin, due), token: fresh };
+                Some((turn, Stage::Counting(turn, value)))
             }
             (_, _, Some((turn, value))) => Some((turn, Stage::Counting(turn, value))),
             (_, _, None) => None,

@@ -12,7 +12,7 @@ use crate::drain::{
     Change, Cordon, DrainPhase, Hindrance, News, Policy, Record, Survey, Undrainable, brief,
     given_back, listed, owners_needed, survey,
 };
-use crate::model::{Budget, Node, NodeName, Resident, second_of};
+use crate::model::{Budget, Node, NodeName, Resident, second_from};
 #[cfg(test)]
 use crate::{controller::flaw::Flaw, drain::PodRules};
 
@@ -48,7 +48,7 @@ impl Conductor {
             self.trouble(&stored.node.name, |troubles| troubles.undrainable_until = Some(until));
             return Ok(Went::Done);
         }
-        let next = Some(second_of(self.after(pause)));
+        let next = Some(second_from(self.after(pause)));
         let record = Record { phase: DrainPhase::Cordoned, next, why: Some(why), ..record };
         self.write(stored, Change::note(record)).await
     }

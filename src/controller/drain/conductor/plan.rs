@@ -10,7 +10,7 @@ use crate::cluster::{RequestError, StoredNode};
 use crate::drain::{
     Change, Claim, Cordon, DrainPhase, News, Policy, Record, Undrainable, without_leftover,
 };
-use crate::model::{ConditionStatus, NodeName, later, second_of};
+use crate::model::{ConditionStatus, NodeName, later, second_from};
 
 impl Conductor {
     pub(super) async fn begin(
@@ -48,7 +48,7 @@ impl Conductor {
                     }
                     return Ok(Went::Later(pause));
                 }
-                record.next = Some(second_of(self.after(pause)));
+                record.next = Some(second_from(self.after(pause)));
                 record.why = Some(why);
             }
         }
@@ -97,15 +97,10 @@ impl Conductor {
 
     fn slot(&self, name: &NodeName, policy: &Policy) -> Timestamp {
         let slot = self.drains.ledger.lock().slot(name, policy, self.shared.clock.now());
-        whole_up(slot)
+        second_from(slot)
     }
 
     pub(super) fn after(&self, pause: Duration) -> Timestamp {
         later(self.shared.clock.now(), pause)
     }
-}
-
-/// The second that a moment is in, or the next one: never earlier than it.
-pub(super) fn whole_up(moment: Timestamp) -> Timestamp {
-    second_of(later(moment, Duration::from_nanos(999_999_999)))
 }

@@ -8,7 +8,6 @@ use jiff::Timestamp;
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
-use super::plan::whole_up;
 use super::{Conductor, Went};
 use crate::backoff::Backoff;
 use crate::cluster::{RequestError, StoredNode};
@@ -19,7 +18,7 @@ use crate::drain::{
     brief, obstacle, turn,
 };
 use crate::evict::{Order, OrderState, Ordered};
-use crate::model::{Budget, Node, NodeName, PodRef, Resident, Uid, later, second_of};
+use crate::model::{Budget, Node, NodeName, PodRef, Resident, Uid, later, second_from, second_of};
 
 /// Who remains on a node is said this often at the most.
 const SAID_AGAIN: Duration = Duration::from_secs(60);
@@ -46,7 +45,7 @@ impl Conductor {
         if !is_retry {
             let begun = self.drains.ledger.lock().begin(&node.name, policy, now);
             if let Err(later) = begun {
-                let scheduled = Some(whole_up(later));
+                let scheduled = Some(second_from(later));
                 let record = Record { scheduled, ..record };
                 return self.write(stored, Change::note(record)).await;
             }
@@ -55,7 +54,10 @@ impl Conductor {
             phase: DrainPhase::Draining,
             scheduled: record.scheduled.filter(|_| !is_retry).or(Some(now)),
             started: Some(now),
-            deadline: Some(later(now, policy.time_for(survey.longest_grace()))),
+            deadline: Some(later(
+                second_from(self.shared.clock.now()),
+                policy.time_for(survey.longest_grace()),
+            )),
             ended: None,
             next: None,
             why: Remaining::of(&survey, &AHashMap::new(), &[]).summary(),
@@ -304,8 +306,9 @@ impl Conductor {
         let failures = record.failures.saturating_add(1);
         let retry = Backoff { first: policy.retry.first, most: policy.retry.most };
         let who = self.troubles.hasher().hash_one(&node.name);
-        let next = (failures < policy.retry.attempts)
-            .then(|| second_of(later(now, retry.pause(failures, who.into()))));
+        let next = (failures < policy.retry.attempts).then(|| {
+            second_from(later(self.shared.clock.now(), retry.pause(failures, who.into())))
+        });
         let record = Record {
             phase: DrainPhase::Failed,
             cordon: if lifts { Cordon::Lifted } else { record.cordon },

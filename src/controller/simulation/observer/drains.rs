@@ -15,7 +15,7 @@ use self::facts::{
     annotation, condition, has_status_taint, is_removed, is_same_mark, is_trusted, selects, since,
     stripped, unschedulable, zone,
 };
-use super::{Broken, SHARED, seconds, text, time, words};
+use super::{Broken, SHARED, aged, seconds, text, time, words};
 use crate::drain::{AtDeadline, Policy, Undrainable};
 use crate::sim::embedded::{Change, Resource};
 
@@ -276,10 +276,12 @@ impl Drains {
                 match condition(node, kind) {
                     Some(reported) if text(reported, "/status") == "False" => {
                         rule.is_none_or(|rule| is_trusted(reported, rule, trusted))
-                            && since(node, kind).is_some_and(|at| at + after + more <= now)
+                            && since(node, kind)
+                                .is_some_and(|at| aged(at, after) + more <= now + 1e-3)
                     }
                     // That it is not reported any more is written down first.
-                    None => time(&record, "/vanished").is_some_and(|at| at + after + more <= now),
+                    None => time(&record, "/vanished")
+                        .is_some_and(|at| aged(at, after) + more <= now + 1e-3),
                     Some(_) => false,
                 }
             })

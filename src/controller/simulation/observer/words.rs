@@ -9,8 +9,9 @@ use super::text;
 const TAINTS: &str = "taint-eviction-controller";
 /// Component of the events of cordons and drains.
 const DRAINS: &str = "ostrakon";
-/// Kind, type and reason of those about cordons and drains.
-const OF_DRAINS: [(&str, &str, &str); 20] = [
+/// Kind, type and reason of those about cordons and drains, and about the process itself.
+const OF_DRAINS: [(&str, &str, &str); 21] = [
+    ("Lease", "Warning", "ClockSkew"),
     ("Node", "Normal", "CordonStarting"),
     ("Node", "Normal", "CordonSucceeded"),
     ("Node", "Warning", "CordonFailed"),

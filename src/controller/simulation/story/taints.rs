@@ -189,15 +189,16 @@ impl Story {
         let name = "extra";
         self.remove_pod(name);
         self.bind_extra(name, here, 3);
-        let added = self.ago(0);
-        self.change_taints(here, |taints| {
-            taints.push(json!({"key": "a", "effect": "NoExecute", "timeAdded": added}));
-        });
+        let which = self.random.random_range(0..7);
+        let stamped = json!({"key": "a", "effect": "NoExecute", "timeAdded": self.ago(0)});
+        let bare = json!({"key": "again", "effect": "NoExecute"});
+        let taint = if which == 5 { bare.clone() } else { stamped };
+        self.change_taints(here, |taints| taints.push(taint.clone()));
         self.pass(1.0).await?;
         if self.rewinds {
             return self.go_back_in_time(here, elsewhere).await;
         }
-        match self.random.random_range(0..6) {
+        match which {
             // Another pod gets its name, on a node that is well.
             0 => {
                 self.cluster.faults().hold_watches(Resource::Pods, true);
@@ -230,6 +231,13 @@ impl Story {
                 self.observer().paused(from, self.now());
                 let anew = json!({"key": "slept", "effect": "NoExecute"});
                 self.change_taints(here, |taints| *taints = vec![anew.clone()]);
+            }
+            // A taint that does not tell when it was put on goes, and is put on anew.
+            5 => {
+                self.cluster.faults().hold_watches(Resource::Nodes, true);
+                self.change_taints(here, Vec::clear);
+                self.pass(1.5).await?;
+                self.change_taints(here, |taints| taints.push(bare.clone()));
             }
             // Its owner gives it a toleration.
             _ => {

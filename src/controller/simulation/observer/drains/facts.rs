@@ -3,7 +3,7 @@
 use jiff::SignedDuration;
 use serde_json::Value;
 
-use super::super::{text, time};
+use super::super::{aged, text, time};
 use super::{CONDITIONS, RECORD, REMOVING, RETRY, STATUS_TAINT, ZONE};
 use crate::drain::{ConditionRule, Policy};
 use crate::model::build::noon;
@@ -15,14 +15,16 @@ pub(super) fn bad(node: &Value, policy: &Policy, now: f64, trusted: f64) -> bool
             let Some(reported) = condition(node, &rule.kind) else { return false };
             text(reported, "/status") == "True"
                 && is_trusted(reported, rule, trusted)
-                && since(node, &rule.kind).is_some_and(|at| at + rule.min_age.as_secs_f64() <= now)
+                && since(node, &rule.kind)
+                    .is_some_and(|at| aged(at, rule.min_age.as_secs_f64()) <= now + 1e-3)
         })
 }
 
 /// Whether the condition was heard of within what the rule asks for before this moment.
 pub(super) fn is_trusted(condition: &Value, rule: &ConditionRule, moment: f64) -> bool {
     rule.stale_after.is_none_or(|after| {
-        time(condition, "/lastHeartbeatTime").is_some_and(|at| at + after.as_secs_f64() > moment)
+        time(condition, "/lastHeartbeatTime")
+            .is_some_and(|at| aged(at, after.as_secs_f64()) > moment)
     })
 }
 
