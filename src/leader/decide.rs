@@ -69,9 +69,11 @@ impl Sight {
         Self { stored, longest, changed: now, until, others: now }
     }
 
-    /// What is known once `claim` was stored by this process: every older claim has ended.
-    pub fn own(claim: Claim, times: &Times, now: Instant) -> Self {
-        Self { stored: Some(claim), longest: times.lease, changed: now, until: now, others: now }
+    /// What is known once `claim` was stored by this process: every older claim has ended, or will have
+    /// when it `opens`.
+    pub fn own(claim: Claim, times: &Times, opens: Option<Instant>, now: Instant) -> Self {
+        let others = opens.unwrap_or(now);
+        Self { stored: Some(claim), longest: times.lease, changed: now, until: now, others }
     }
 
     /// Takes in what was read at `now`.
@@ -116,7 +118,8 @@ impl Sight {
     /// What `me` does next.
     pub fn decide(&self, me: &Identity, times: &Times, now: Instant) -> Step {
         let (until, silent) = if self.stored.is_none() {
-            (self.changed + times.reclaim(), self.longest)
+            let others = self.others.saturating_duration_since(now);
+            (self.changed + times.reclaim(), self.longest.max(others))
         } else {
             let until = if is_owned(me, self.stored.as_ref()) { now } else { self.until };
             (until.max(self.others), Duration::ZERO)

@@ -283,7 +283,7 @@ impl Candidate {
             // Also after a time in which this process did not run.
             let begun = Instant::now();
             let left = deadline.saturating_duration_since(begun);
-            let own = || Sight::own(claim_of(&held.lease), &self.times, Instant::now());
+            let own = || Sight::own(claim_of(&held.lease), &self.times, held.opens, Instant::now());
             if left.is_zero() {
                 return Err((Lost::NotRenewed { within: self.times.renew, cause }, own()));
             }
@@ -355,7 +355,11 @@ impl Candidate {
     /// Stores our claim in place of `stored`, and opens the gate for as long as it is valid, unless it
     /// is to be `silent`.
     async fn claim(&self, stored: Option<Lease>, silent: bool) -> Result<Held, RequestError> {
-        let lease = self.claimed(stored, self.clock.now());
+        let mut lease = self.claimed(stored, self.clock.now());
+        if silent && let Some(annotations) = &mut lease.metadata.annotations {
+            // Another container of this pod must not take for its own what has to be waited for.
+            annotations.remove(CLAIMED_BY);
+        }
         let sent = self.gate.sending();
         let lease = self.api.put_lease(&lease, self.times.request()).await?;
         let held = Held { lease, sent, opens: None };

@@ -161,7 +161,7 @@ fn a_claim_that_was_lost_is_taken_again_at_once_unless_another_has_it() {
     let now = Instant::now();
     let later = |seconds| now + Duration::from_secs(seconds);
     let own = claim(me().as_str(), 7).unwrap();
-    let mut sight = Sight::own(own, &Times::default(), now);
+    let mut sight = Sight::own(own, &Times::default(), None, now);
     let at_once = Step::Try(Duration::ZERO);
     let decide = |sight: &Sight, now| sight.decide(&me(), &Times::default(), now);
     assert_eq!(decide(&sight, now), at_once);
@@ -172,4 +172,19 @@ fn a_claim_that_was_lost_is_taken_again_at_once_unless_another_has_it() {
     assert_eq!(decide(&sight, later(10)), Step::Wait(later(15)));
     sight.update(released("b", 10), &me(), later(11));
     assert_eq!(decide(&sight, later(11)), at_once, "our own old claim holds nobody up");
+}
+
+#[test]
+fn whoever_loses_a_lease_while_it_waits_for_an_older_claim_goes_on_waiting() {
+    let start = Instant::now();
+    let at = |seconds| start + Duration::from_secs(seconds);
+    let times = Times::default();
+    let mine = || claim(me().as_str(), 1).unwrap();
+    let mut sight = Sight::own(mine(), &times, Some(at(15)), at(3));
+    assert_eq!(sight.decide(&me(), &times, at(3)), Step::Wait(at(15)));
+    assert_eq!(sight.decide(&me(), &times, at(15)), Step::Try(Duration::ZERO));
+    sight.update(None, &me(), at(4));
+    assert_eq!(sight.decide(&me(), &times, at(6)), Step::Try(Duration::from_secs(9)));
+    let sight = Sight::own(mine(), &times, None, at(3));
+    assert_eq!(sight.decide(&me(), &times, at(3)), Step::Try(Duration::ZERO));
 }

@@ -344,6 +344,54 @@ async fn a_claim_whose_object_is_deleted_or_edited_under_a_dead_leader_is_waited
     }
 }
 
+/// Whoever creates a lease that was deleted waits for claims that it may have missed.
+async fn created(cluster: &Embedded) {
+    while cluster.store().get(Resource::Leases, NAMESPACE, LEASE).is_err() {
+        pass(0.1).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_for_a_deleted_claim_waits_for_it_also_after_an_outage() {
+    let cluster = cluster();
+    // Of 15 s, where the others claim for 5.
+    let mut one = Process::start(&cluster, "one");
+    one.won().await;
+    let mut other = Process::start_default(&cluster, "other");
+    pass(3.0).await;
+    one.kill();
+    Hand::Deletes.acts(&cluster).await;
+    created(&cluster).await;
+    let begin = Instant::now();
+    let rule = writes_fail(&cluster, &Fault::Refuse { code: 503, retry_after: None });
+    pass(5.0).await;
+    cluster.faults().remove(rule);
+    other.won().await;
+    let took = begin.elapsed().as_secs_f64();
+    assert!((14.8..18.0).contains(&took), "{took}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_container_does_not_take_over_from_one_of_its_pod_that_waited_for_an_older_claim() {
+    let pod = "web-0_2f8a61f6-95a6-4cf3-9a53-0f8a4f4c2c11_";
+    let cluster = cluster();
+    let one = Process::start(&cluster, &format!("{pod}00000001"));
+    created(&cluster).await;
+    let begin = Instant::now();
+    pass(1.0).await;
+    one.kill();
+    let mut again = Process::start(&cluster, &format!("{pod}00000002"));
+    again.won().await;
+    let took = begin.elapsed().as_secs_f64();
+    assert!((14.8..18.0).contains(&took), "{took}");
+    pass(5.0).await;
+    again.kill();
+    let begin = Instant::now();
+    let mut third = Process::start(&cluster, &format!("{pod}00000003"));
+    third.won().await;
+    assert!(begin.elapsed() < Duration::from_millis(100), "now it leaves its mark");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_container_that_is_started_again_in_its_pod_leads_at_once() {
     let pod = "web-0_2f8a61f6-95a6-4cf3-9a53-0f8a4f4c2c11_";
