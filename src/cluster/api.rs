@@ -41,6 +41,9 @@ const LARGEST_ANSWER: usize = 256 << 20;
 /// How a small answer is asked for; the server falls back to the second where it has no first.
 const SMALL: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
 pub(super) const JSON: &str = "application/json";
+/// So much is kept of what a refusal says, in characters. It may quote what somebody wrote, and is kept
+/// for each pod that is refused.
+const LONGEST_MESSAGE: usize = 2_000;
 /// For how long the beginning of an answer of the wrong form is waited for, to quote it.
 const EXCERPT_TIMEOUT: Duration = Duration::from_secs(1);
 pub(super) const FIELD_MANAGER: &str = "ostrakon";
@@ -582,11 +585,12 @@ async fn refusal(response: Response<Body>) -> RequestError {
         }),
     };
     let details = status.details.unwrap_or_default();
+    let one_line = |c| if c == '\n' { ' ' } else { c };
     let told = (details.retry_after_seconds > 0).then_some(details.retry_after_seconds);
     RequestError::Status(Answer {
         code,
         reason: status.reason,
-        message: status.message.replace('\n', " "),
+        message: status.message.chars().take(LONGEST_MESSAGE).map(one_line).collect(),
         retry_after: retry_after.or(told.map(Duration::from_secs)),
         causes: details.causes.unwrap_or_default(),
     })
@@ -649,6 +653,14 @@ mod tests {
         ] {
             assert_eq!(delete(200, answer).await, Ok(()));
         }
+    }
+
+    #[tokio::test]
+    async fn of_a_long_refusal_the_beginning_is_kept() {
+        let words = format!("no:\n{}", "x".repeat(100_000));
+        let answer = json!({"kind": "Status", "reason": "Invalid", "message": words}).to_string();
+        let Err(RequestError::Status(answer)) = delete(422, answer.leak()).await else { panic!() };
+        assert!(answer.message.starts_with("no: x") && answer.message.len() == LONGEST_MESSAGE);
     }
 
     #[tokio::test]

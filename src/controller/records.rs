@@ -14,6 +14,7 @@ use super::runner::{AFTER_PANIC, Panicked, Runner};
 use super::state::Shared;
 use crate::backoff::Backoff;
 use crate::cluster::{Api, RequestError};
+use crate::drain::brief;
 use crate::model::NodeName;
 use crate::pipeline::Outcome;
 use crate::taint::record;
@@ -116,9 +117,11 @@ async fn write(shared: &Shared, api: &Api, name: &NodeName) -> Result<bool, Requ
     if let Some(text) = &node.since_annotation
         && let Err(error) = record::parse(text)
     {
+        // It quotes what is written there.
+        let error = brief(&error.to_string());
         warn!(node = %name, %error, "the node's record of when its taints began cannot be read \
             and is replaced");
-        shared.recorder.record_unreadable(name, node.uid, &error.to_string());
+        shared.recorder.record_unreadable(name, node.uid, &error);
     }
     match api.annotate_node(name, node.uid, wanted.as_deref()).await {
         // The node is gone: its watch will say so. If it is another one by now (422), so it will

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use super::belief::bounded;
-use super::{Change, Claim, Cordon, DrainPhase, News, Policy, Record};
+use super::{Change, Claim, Cordon, DrainPhase, News, Policy, Record, brief};
 use crate::model::{Autoscaler, ConditionStatus, Node, Upkeep, later, second_of};
 
 mod standing;
@@ -99,7 +99,7 @@ pub fn decide(node: &Node, policies: &[Policy], now: Timestamp) -> Step {
         Ok(record) => record
             .map(|record| record.plausible(policies, now))
             .or_else(|| adopted(upkeep, policies)),
-        Err(error) => return unreadable(upkeep, &error.to_string()),
+        Err(error) => return unreadable(upkeep, &brief(&error.to_string())),
     };
     let is_removed = upkeep.terminating || upkeep.autoscaler == Autoscaler::Removing;
     match record {

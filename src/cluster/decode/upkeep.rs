@@ -11,6 +11,9 @@ use crate::model::{Autoscaler, Condition, ConditionStatus, Node, Upkeep};
 
 /// So many types of conditions are taken from what a node was cordoned for. A policy has a few.
 const MOST_RECORDED: usize = 64;
+/// So many labels are read of a node, whose kubelet may write as many as an object holds. They are kept
+/// for every node, and a short one takes ten times its length.
+const MOST_LABELS: usize = 1_000;
 /// So much is read of a condition's reason, in bytes: the API's own limit where it has one.
 const LONGEST_REASON: usize = 1024;
 
@@ -45,6 +48,10 @@ pub(super) fn read(
         let (11 | 12, Value::Bytes(message)) = (number, value) else { continue };
         let Ok((key, value)) = entry(message) else { continue };
         if number == 11 {
+            if labels.len() == MOST_LABELS {
+                flaws.add("metadata.labels", FlawCause::TooLong);
+                continue;
+            }
             let key = flaws.text(key, "metadata.labels");
             labels.extend(key.zip(flaws.text(value, "metadata.labels")));
         } else if key == Upkeep::RECORD_ANNOTATION.as_bytes() {
@@ -134,6 +141,7 @@ mod tests {
     use prost::Message;
 
     use super::*;
+    use crate::cluster::decode::Flaw;
     use crate::cluster::decode::tests::{entry, scheduled, seconds, stored, wire_node};
     use crate::cluster::wire;
 
@@ -233,6 +241,27 @@ mod tests {
         assert!(upkeep.draino_conditions.as_ref().unwrap().len() <= 32 << 10);
         assert!(flaws.iter().all(|flaw| flaw.cause == FlawCause::TooLong), "{flaws:?}");
         assert!(!flaws.is_empty(), "and it is said");
+    }
+
+    #[test]
+    fn of_a_nodes_labels_no_more_are_kept_than_any_node_needs_and_the_rest_is_read() {
+        let plain = wire_node(|node| {
+            node.metadata.annotations = vec![entry(Upkeep::RECORD_ANNOTATION, "{}")];
+        });
+        let labels = (0..100_000).map(|number| entry(&format!("l{number:06}"), "")).collect();
+        let more = wire::NodeUpkeep {
+            metadata: wire::UpkeepMeta { labels },
+            spec: wire::UpkeepSpec { unschedulable: true },
+        };
+        // The labels come first, as in an object of the API.
+        let object: Bytes = [more.encode_to_vec().into(), plain].concat().into();
+        let (node, flaws) = read_node(&object, Some(&Watched::default())).unwrap();
+        let upkeep = node.upkeep.unwrap();
+        assert_eq!(upkeep.labels.iter().count(), MOST_LABELS);
+        assert_eq!(upkeep.labels.get("l000000"), Some(""));
+        assert!(upkeep.unschedulable && upkeep.record.as_deref() == Some("{}"));
+        let flaw = Flaw { field: "metadata.labels", cause: FlawCause::TooLong };
+        assert_eq!(flaws, [flaw], "and it is said");
     }
 
     #[test]

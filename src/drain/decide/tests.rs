@@ -596,3 +596,12 @@ fn windows_hold_back_a_beginning_and_nothing_else() {
     let draining = bad(&record(DrainPhase::Draining));
     assert!(matches!(decide(&draining, &policies, at(100)), Step::Act(Act::Conduct(_))));
 }
+
+#[test]
+fn what_cannot_be_read_of_a_record_is_not_repeated_at_length() {
+    let phase = "x".repeat(30_000);
+    let text = format!(r#"{{"session":"a","phase":"{phase}"}}"#);
+    let change = written(step(&kept("n1").unschedulable(true).with_record(&text), 0));
+    let News::Unreadable(error) = change.news else { panic!("{:?}", change.news) };
+    assert!(error.contains("ostrakon.dev/drain") && error.len() < 1_000, "{}", error.len());
+}
