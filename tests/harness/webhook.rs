@@ -14,7 +14,7 @@ use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
-use kube::api::{DeleteParams, EvictParams, PostParams};
+use kube::api::{DeleteParams, PostParams};
 use kube::{Api, Client};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -129,12 +129,12 @@ impl EvictionWebhook {
 
     async fn wait_until_asked(&self, arena: &Arena, probe: &PodRef) -> Result<()> {
         let pods = arena.pods();
-        let trial = EvictParams {
-            post_options: PostParams { dry_run: true, ..PostParams::default() },
-            ..EvictParams::default()
-        };
+        let trial = PostParams { dry_run: true, ..PostParams::default() };
+        let eviction = json!({"metadata": {"name": probe.name}});
         wait::until("the webhook to be asked", EFFECTIVE, async || {
-            match pods.evict(&probe.name, &trial).await {
+            let asked =
+                pods.create_subresource::<Value, Value>("eviction", &probe.name, &trial, &eviction);
+            match asked.await {
                 Ok(_) => Ok(None),
                 Err(kube::Error::Api(status)) if status.message.contains(MESSAGE) => Ok(Some(())),
                 Err(error) => Err(error.into()),

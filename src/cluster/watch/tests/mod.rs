@@ -46,10 +46,13 @@ enum Reply {
 #[error("the connection broke")]
 struct Broken;
 
+/// What is answered to a request, by its path and query.
+type Script = Box<dyn FnMut(&str) -> Reply + Send>;
+
 /// A server that answers by a script and, at its end, never again. Which version its store is at, it says
 /// at any time.
 struct Server {
-    script: Mutex<Box<dyn FnMut(&str) -> Reply + Send>>,
+    script: Mutex<Script>,
     stored: &'static str,
     requests: Mutex<Vec<(String, Instant)>>,
 }
