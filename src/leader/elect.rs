@@ -23,6 +23,9 @@ pub const RELEASED_BY: &str = "ostrakon.dev/released-by";
 /// Annotation by which a holder says that it has made the claim. A holder without it was written by
 /// another hand.
 pub const CLAIMED_BY: &str = "ostrakon.dev/claimed-by";
+/// What is logged while the lease is free and this process could not work yet.
+const NOT_YET: &str =
+    "this process takes it once nodes and pods are known and its last term has ended";
 /// How long a standby waits for an answer when it reads the lease.
 const READ: Duration = Duration::from_secs(5);
 /// For how long it is tried to give the lease back. Who stands by takes it anyway, later.
@@ -169,7 +172,7 @@ impl Candidate {
         loop {
             let read = self.read(READ).await;
             let now = Instant::now();
-            let mut pause = self.look();
+            let (mut pause, mut is_free) = (self.look(), false);
             let (is_trouble, why) = match read {
                 Ok(lease) => {
                     self.sign.good();
@@ -183,7 +186,10 @@ impl Candidate {
                             pause = pause.min(until - now);
                             (false, leader)
                         }
-                        Step::Try(_) if !self.is_fit(last) => (false, leader),
+                        Step::Try(_) if !self.is_fit(last) => {
+                            is_free = true;
+                            (false, NOT_YET.to_owned())
+                        }
                         Step::Try(silent) => match self.claim(lease, silent > Duration::ZERO).await
                         {
                             Ok(held) if silent.is_zero() => return held,
@@ -213,12 +219,19 @@ impl Candidate {
                         "cannot get at the lease; this \
                         process stands by and goes on trying"
                     );
+                } else if is_free {
+                    info!(namespace, identity, "the lease is free; {why}");
                 } else {
                     info!(leader = why, namespace, identity, "this process stands by");
                 }
                 said = why;
             }
-            sleep(pause).await;
+            if is_free {
+                // Nothing else is in the way.
+                let _ = timeout(pause, self.fit(last)).await;
+            } else {
+                sleep(pause).await;
+            }
         }
     }
 
@@ -252,6 +265,16 @@ impl Candidate {
     /// Whether it could work: all nodes and pods are known, and the work of the term before has ended.
     fn is_fit(&self, last: Option<&Term>) -> bool {
         self.synced.iter().all(CancellationToken::is_cancelled) && last.is_none_or(Term::is_ended)
+    }
+
+    /// Completes when it could work.
+    async fn fit(&self, last: Option<&Term>) {
+        for synced in &self.synced {
+            synced.cancelled().await;
+        }
+        if let Some(term) = last {
+            term.ended().await;
+        }
     }
 
     /// Pause between two looks at the lease: a little longer for some candidates than for others,

@@ -23,6 +23,11 @@ impl Term {
         self.ended.cancel();
     }
 
+    /// Completes when the work of this term has ended.
+    pub(super) async fn ended(&self) {
+        self.ended.cancelled().await;
+    }
+
     pub(super) fn lose(&self) {
         self.lost.cancel();
     }

@@ -410,6 +410,28 @@ async fn a_container_that_is_started_again_in_its_pod_leads_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_free_lease_is_taken_as_soon_as_nodes_and_pods_are_known() {
+    let pod = "web-0_2f8a61f6-95a6-4cf3-9a53-0f8a4f4c2c11_";
+    let cluster = cluster();
+    let mut one = Process::start(&cluster, &format!("{pod}00000001"));
+    one.won().await;
+    // It leaves its mark with the first renewal.
+    pass(5.0).await;
+    one.kill();
+    let synced = [CancellationToken::new(), CancellationToken::new()];
+    let identity = format!("{pod}00000002");
+    let mut again = Process::start_with(&cluster, &identity, TIMES, synced.clone());
+    pass(0.3).await;
+    assert!(again.led.try_recv().is_err());
+    for synced in &synced {
+        synced.cancel();
+    }
+    let begin = Instant::now();
+    again.won().await;
+    assert!(begin.elapsed() < Duration::from_millis(100), "{:?}", begin.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
 async fn of_two_living_containers_with_one_pod_uid_only_one_leads_in_the_end() {
     let pod = "web-0_2f8a61f6-95a6-4cf3-9a53-0f8a4f4c2c11_";
     let cluster = cluster();
