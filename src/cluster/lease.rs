@@ -1,15 +1,153 @@
 //! Leases (coordination.k8s.io/v1), as far as an election needs them.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use http::Method;
-use k8s_openapi::api::coordination::v1::Lease;
-use serde_json::Value;
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
 
 use super::api::{Api, FIELD_MANAGER, JSON, Label, RequestError, request, unreadable};
 use super::rewind::Asked;
 
 const RESOURCE: &str = "leases";
+
+/// A lease.
+///
+/// Whoever may write leases can have the API server store more than can be read here, such as a time of
+/// the year 10000. Nobody must be kept from leading by that: a part that cannot be read is absent, and
+/// what an election does not need is not read.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Lease {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// The stored version; none if it was not stored yet.
+    pub version: Option<String>,
+    /// The annotations.
+    pub annotations: BTreeMap<String, String>,
+    /// Who holds it; empty after a release.
+    pub holder: Option<String>,
+    /// How many seconds each renewal is valid.
+    pub seconds: Option<u64>,
+    /// When the holder got it.
+    pub acquired: Option<Timestamp>,
+    /// When the holder renewed it last.
+    pub renewed: Option<Timestamp>,
+    /// How often the holder changed.
+    pub transitions: Option<u32>,
+    /// What else others wrote in its metadata and its spec. It is sent back as it came.
+    others: [Map<String, Value>; 2],
+}
+
+/// The parts of a stored lease that are looked at or have to be sent back. The rest, `managedFields` for
+/// one, is skipped: the API server keeps it.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Stored {
+    metadata: Metadata,
+    spec: Value,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Metadata {
+    namespace: Value,
+    name: Value,
+    resource_version: Value,
+    uid: Value,
+    annotations: Value,
+    labels: Value,
+    owner_references: Value,
+    finalizers: Value,
+}
+
+impl Lease {
+    fn read(body: &[u8]) -> serde_json::Result<Self> {
+        let Stored { metadata, mut spec } = serde_json::from_slice(body)?;
+        let text = |value: Value| match value {
+            Value::String(text) => Some(text),
+            _ => None,
+        };
+        let mut take = |name| spec.as_object_mut().and_then(|spec| spec.remove(name));
+        let mut time = |name| take(name)?.as_str()?.parse().ok();
+        let (acquired, renewed) = (time("acquireTime"), time("renewTime"));
+        let mut number = |name| take(name)?.as_u64();
+        let (seconds, transitions) = (number("leaseDurationSeconds"), number("leaseTransitions"));
+        let holder = take("holderIdentity").and_then(text);
+        let annotations = match metadata.annotations {
+            Value::Object(all) => {
+                all.into_iter().filter_map(|(name, value)| Some((name, text(value)?))).collect()
+            }
+            _ => BTreeMap::new(),
+        };
+        let mut kept = Map::new();
+        for (name, value, is_it) in [
+            ("uid", &metadata.uid, metadata.uid.is_string()),
+            ("labels", &metadata.labels, metadata.labels.is_object()),
+            ("ownerReferences", &metadata.owner_references, metadata.owner_references.is_array()),
+            ("finalizers", &metadata.finalizers, metadata.finalizers.is_array()),
+        ] {
+            if is_it {
+                kept.insert(name.to_owned(), value.clone());
+            }
+        }
+        let others = [kept, spec.as_object().cloned().unwrap_or_default()];
+        Ok(Self {
+            namespace: text(metadata.namespace).unwrap_or_default(),
+            name: text(metadata.name).unwrap_or_default(),
+            version: text(metadata.resource_version).filter(|version| !version.is_empty()),
+            annotations,
+            holder,
+            seconds,
+            acquired,
+            renewed,
+            transitions: transitions.map(|count| u32::try_from(count).unwrap_or(u32::MAX)),
+            others,
+        })
+    }
+
+    fn written(&self) -> serde_json::Result<Value> {
+        let [mut metadata, mut spec] = self.others.clone();
+        let text = |text: &Option<String>| text.clone().map(Value::from);
+        // Both are 32 bits with a sign in the API.
+        let number = |number: u64| Value::from(i32::try_from(number).unwrap_or(i32::MAX));
+        let time = |time: Option<Timestamp>| {
+            time.map(|time| serde_json::to_value(MicroTime(time))).transpose()
+        };
+        let annotations = self.annotations.iter();
+        let annotations: Map<_, _> =
+            annotations.map(|(name, value)| (name.clone(), Value::from(value.as_str()))).collect();
+        let parts = [
+            ("name", Some(Value::from(self.name.as_str()))),
+            ("namespace", Some(Value::from(self.namespace.as_str()))),
+            ("resourceVersion", text(&self.version)),
+            ("annotations", Some(Value::Object(annotations))),
+        ];
+        for (name, value) in parts {
+            value.and_then(|value| metadata.insert(name.to_owned(), value));
+        }
+        let parts = [
+            ("holderIdentity", text(&self.holder)),
+            ("leaseDurationSeconds", self.seconds.map(number)),
+            ("leaseTransitions", self.transitions.map(|count| number(count.into()))),
+            ("acquireTime", time(self.acquired)?),
+            ("renewTime", time(self.renewed)?),
+        ];
+        for (name, value) in parts {
+            value.and_then(|value| spec.insert(name.to_owned(), value));
+        }
+        Ok(json!({
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": metadata,
+            "spec": spec,
+        }))
+    }
+}
 
 impl Api {
     /// The lease as it is stored, or `None` if there is none.
@@ -43,24 +181,20 @@ impl Api {
     /// # Errors
     /// See [`RequestError`].
     pub async fn put_lease(&self, lease: &Lease, within: Duration) -> Result<Lease, RequestError> {
-        let namespace = lease.metadata.namespace.as_deref().unwrap_or_default();
-        let name = lease.metadata.name.as_deref().unwrap_or_default();
-        let folder = folder(namespace);
-        let (verb, method, path) = match lease.metadata.resource_version {
+        let name = &lease.name;
+        let folder = folder(&lease.namespace);
+        let (verb, method, path) = match lease.version {
             None => ("create", Method::POST, folder),
             Some(_) => ("update", Method::PUT, format!("{folder}/{name}")),
         };
         let label = Label { verb, resource: RESOURCE };
         let path = format!("{path}?fieldManager={FIELD_MANAGER}");
-        let body = serde_json::to_value(lease).map_err(unreadable)?;
+        let body = lease.written().map_err(unreadable)?;
         let request = request(method, &path, JSON, Some(JSON), &body)?;
         let asked = self.rewinds().asked();
         let (_, answer) = self.send(label, request, within).await?;
         let stored = self.seen(&answer, name, asked)?;
-        let holder = |lease: &Lease| {
-            let spec = lease.spec.as_ref();
-            spec.and_then(|spec| spec.holder_identity.clone()).unwrap_or_default()
-        };
+        let holder = |lease: &Lease| lease.holder.clone().unwrap_or_default();
         let (sent, answered) = (holder(lease), holder(&stored));
         if sent != answered {
             return Err(unreadable(format!(
@@ -73,11 +207,9 @@ impl Api {
 
     /// A lease that was answered. Its version only grows, unless the store goes back in time.
     fn seen(&self, body: &[u8], name: &str, asked: Asked) -> Result<Lease, RequestError> {
-        let lease: Lease = serde_json::from_slice(body).map_err(unreadable)?;
+        let lease = Lease::read(body).map_err(unreadable)?;
         // Any object of JSON can be read as a lease that says nothing.
-        let is_it = lease.metadata.name.as_deref() == Some(name);
-        let version = lease.metadata.resource_version.as_deref().filter(|v| !v.is_empty());
-        let Some(version) = version.filter(|_| is_it) else {
+        let Some(version) = lease.version.as_deref().filter(|_| lease.name == name) else {
             let begin = String::from_utf8_lossy(&body[..body.len().min(120)]);
             return Err(unreadable(format!("it is no stored lease {name} but {begin:?}")));
         };
@@ -95,7 +227,6 @@ mod tests {
     use std::convert::Infallible;
 
     use http::Response;
-    use k8s_openapi::api::coordination::v1::LeaseSpec;
     use kube::Client;
     use kube::client::Body;
     use prometheus::Registry;
@@ -115,10 +246,8 @@ mod tests {
     }
 
     async fn claim(answer: &'static str) -> Result<Lease, RequestError> {
-        let mut lease = Lease::default();
-        lease.metadata.name = Some("ostrakon".to_owned());
-        let holder_identity = Some("me".to_owned());
-        lease.spec = Some(LeaseSpec { holder_identity, ..LeaseSpec::default() });
+        let (name, holder) = ("ostrakon".to_owned(), Some("me".to_owned()));
+        let lease = Lease { name, holder, ..Lease::default() };
         api(answer).put_lease(&lease, WITHIN).await
     }
 
@@ -147,5 +276,70 @@ mod tests {
             let outcome = api(answer).lease("kube-system", "ostrakon", WITHIN).await;
             assert!(matches!(outcome, Err(RequestError::Body(_))), "{answer}: {outcome:?}");
         }
+    }
+
+    /// What is written back once this was read.
+    fn rewritten(metadata: &str, spec: &str) -> Value {
+        let body = format!(
+            r#"{{"metadata":{{"name":"ostrakon","resourceVersion":"7"{metadata}}},"spec":{spec}}}"#
+        );
+        let lease = Lease::read(body.as_bytes()).unwrap();
+        assert_eq!((lease.name.as_str(), lease.version.as_deref()), ("ostrakon", Some("7")));
+        lease.written().unwrap()
+    }
+
+    #[test]
+    fn a_part_of_a_lease_that_cannot_be_read_is_absent_and_is_not_written_back() {
+        for time in [r#""9999-12-31T23:59:59.999999Z""#, r#""10000-01-01T00:00:00Z""#, "7", "{}"] {
+            for field in ["renewTime", "acquireTime"] {
+                let written =
+                    rewritten("", &format!(r#"{{"{field}":{time},"holderIdentity":"x"}}"#));
+                assert_eq!(written["spec"], json!({"holderIdentity": "x"}), "{field} {time}");
+            }
+        }
+        for number in ["-1", "-9223372036854775809", "1e300", "1.5", r#""15""#, "[]", "true"] {
+            for field in ["leaseDurationSeconds", "leaseTransitions"] {
+                let written = rewritten("", &format!(r#"{{"{field}":{number}}}"#));
+                assert_eq!(written["spec"], json!({}), "{field} {number}");
+            }
+        }
+        let most = rewritten("", r#"{"leaseDurationSeconds":18446744073709551615}"#);
+        assert_eq!(most["spec"]["leaseDurationSeconds"], i32::MAX);
+        for spec in [r#"{"holderIdentity":7}"#, "null", "[]", "7"] {
+            assert_eq!(rewritten("", spec)["spec"], json!({}), "{spec}");
+        }
+        let odd = r#","annotations":{"a":1,"b":"2"},"labels":[],"uid":3,"finalizers":{}"#;
+        let annotations = json!({"b": "2"});
+        let metadata = json!({
+            "name": "ostrakon", "namespace": "", "resourceVersion": "7", "annotations": annotations,
+        });
+        assert_eq!(rewritten(odd, "{}")["metadata"], metadata);
+    }
+
+    #[test]
+    fn what_the_fields_of_managers_say_is_not_read_however_odd() {
+        let deep = format!("{}0{}", r#"{"f:a":"#.repeat(500), "}".repeat(500));
+        let odd = format!(
+            r#","managedFields":[{{"time":"9999-12-31T23:59:59Z","fieldsV1":{deep},"n":1e999}}]"#
+        );
+        assert_eq!(rewritten(&odd, "{}")["metadata"].get("managedFields"), None);
+    }
+
+    #[test]
+    fn what_others_wrote_in_a_lease_is_written_back_as_it_came() {
+        let stored = json!({
+            "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+            "metadata": {
+                "name": "ostrakon", "namespace": "kube-system", "resourceVersion": "7", "uid": "u",
+                "annotations": {"a": "b"}, "labels": {"l": ""}, "finalizers": ["example.com/f"],
+                "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "v"}],
+            },
+            "spec": {
+                "holderIdentity": "me", "leaseDurationSeconds": 15, "leaseTransitions": 3,
+                "acquireTime": "2026-01-01T12:00:00.000001Z", "renewTime": "2026-01-01T12:00:05.000000Z",
+                "strategy": "OldestEmulationVersion", "preferredHolder": "other",
+            },
+        });
+        assert_eq!(Lease::read(stored.to_string().as_bytes()).unwrap().written().unwrap(), stored);
     }
 }

@@ -26,6 +26,7 @@ pub use decode::{
     DecodeError, Flaw, FlawCause, PodDecoder, Watched, decode_node, decode_node_upkeep, read_node,
 };
 pub use gate::{Sent, WriteGate};
+pub use lease::Lease;
 pub use metrics::Metrics;
 pub use owners::OwnerLookup;
 pub use view::{NodeFacts, NodeSeen, PodFacts, PodSeen, View};

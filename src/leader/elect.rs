@@ -3,8 +3,6 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
@@ -12,7 +10,7 @@ use tracing::{error, info, warn};
 
 use super::{Claim, Identity, Metrics, Sight, Step, Term, Times};
 use crate::clock::Clock;
-use crate::cluster::{Api, RequestError, Sent, WriteGate};
+use crate::cluster::{Api, Lease, RequestError, Sent, WriteGate};
 use crate::observe::Sign;
 
 /// Name of the lease.
@@ -353,7 +351,7 @@ impl Candidate {
             return Err(Refused::Failed(error));
         }
         let stored = self.read(self.times.request()).await.map_err(Refused::Failed)?;
-        let version = |lease: &Lease| lease.metadata.resource_version.clone();
+        let version = |lease: &Lease| lease.version.clone();
         if stored.as_ref().map(version) == Some(version(lease)) {
             return Err(Refused::Failed(error));
         }
@@ -379,9 +377,9 @@ impl Candidate {
     /// is to be `silent`.
     async fn claim(&self, stored: Option<Lease>, silent: bool) -> Result<Held, RequestError> {
         let mut lease = self.claimed(stored, self.clock.now());
-        if silent && let Some(annotations) = &mut lease.metadata.annotations {
+        if silent {
             // Another container of this pod must not take for its own what has to be waited for.
-            annotations.remove(CLAIMED_BY);
+            lease.annotations.remove(CLAIMED_BY);
         }
         let sent = self.gate.sending();
         let lease = self.api.put_lease(&lease, self.times.request()).await?;
@@ -398,25 +396,22 @@ impl Candidate {
     /// The lease with our claim on it.
     fn claimed(&self, stored: Option<Lease>, now: Timestamp) -> Lease {
         let mut lease = stored.unwrap_or_default();
-        lease.metadata.name = Some(LEASE.to_owned());
-        lease.metadata.namespace = Some(self.namespace.clone());
-        lease.metadata.managed_fields = None;
-        let annotations = lease.metadata.annotations.get_or_insert_default();
+        LEASE.clone_into(&mut lease.name);
+        lease.namespace.clone_from(&self.namespace);
         // It counts for the claim that was released, not for this one.
-        annotations.remove(RELEASED_BY);
-        annotations.insert(CLAIMED_BY.to_owned(), self.identity.as_str().to_owned());
-        let spec = lease.spec.get_or_insert_default();
-        let now = MicroTime(now);
-        let me = self.identity.as_str();
-        if spec.holder_identity.as_deref() != Some(me) {
-            let is_first = spec.holder_identity.is_none();
-            spec.acquire_time = Some(now.clone());
-            let before = spec.lease_transitions.unwrap_or_default();
-            spec.lease_transitions = Some(before.saturating_add(i32::from(!is_first)));
+        lease.annotations.remove(RELEASED_BY);
+        let me = self.identity.as_str().to_owned();
+        lease.annotations.insert(CLAIMED_BY.to_owned(), me.clone());
+        if lease.holder.as_ref() != Some(&me) {
+            let is_first = lease.holder.is_none();
+            lease.acquired = None;
+            let before = lease.transitions.unwrap_or_default();
+            lease.transitions = Some(before.saturating_add(u32::from(!is_first)));
         }
-        spec.holder_identity = Some(me.to_owned());
-        spec.lease_duration_seconds = Some(self.times.stored_seconds());
-        spec.renew_time = Some(now);
+        lease.acquired = lease.acquired.or(Some(now));
+        lease.holder = Some(me);
+        lease.seconds = Some(self.times.stored_seconds());
+        lease.renewed = Some(now);
         lease
     }
 
@@ -445,15 +440,11 @@ impl Candidate {
     }
 
     async fn put_back(&self, mut lease: Lease, marked: bool) -> Result<(), RequestError> {
-        lease.spec = Some(LeaseSpec {
-            holder_identity: Some(String::new()),
-            lease_duration_seconds: Some(1),
-            renew_time: Some(MicroTime(self.clock.now())),
-            ..lease.spec.unwrap_or_default()
-        });
+        lease.holder = Some(String::new());
+        lease.seconds = Some(1);
+        lease.renewed = Some(self.clock.now());
         if marked {
-            let annotations = lease.metadata.annotations.get_or_insert_default();
-            annotations.insert(RELEASED_BY.to_owned(), self.identity.as_str().to_owned());
+            lease.annotations.insert(RELEASED_BY.to_owned(), self.identity.as_str().to_owned());
         }
         self.api.put_lease(&lease, RELEASE).await.map(drop)
     }
@@ -466,13 +457,11 @@ enum Refused {
 }
 
 fn claim_of(lease: &Lease) -> Claim {
-    let spec = lease.spec.clone().unwrap_or_default();
-    let seconds = spec.lease_duration_seconds.and_then(|seconds| u64::try_from(seconds).ok());
-    let annotation = |name| lease.metadata.annotations.as_ref()?.get(name).cloned();
+    let annotation = |name| lease.annotations.get(name).cloned();
     Claim {
-        holder: spec.holder_identity.unwrap_or_default(),
-        duration: Duration::from_secs(seconds.unwrap_or_default()),
-        version: lease.metadata.resource_version.clone().unwrap_or_default(),
+        holder: lease.holder.clone().unwrap_or_default(),
+        duration: Duration::from_secs(lease.seconds.unwrap_or_default()),
+        version: lease.version.clone().unwrap_or_default(),
         claimed_by: annotation(CLAIMED_BY),
         released_by: annotation(RELEASED_BY),
     }

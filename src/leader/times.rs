@@ -109,9 +109,8 @@ impl Times {
     }
 
     /// The duration to store: whole seconds, and never less than the claim is valid.
-    pub(super) fn stored_seconds(&self) -> i32 {
-        let seconds = self.lease.as_secs() + u64::from(self.lease.subsec_nanos() > 0);
-        i32::try_from(seconds).unwrap_or(i32::MAX)
+    pub(super) fn stored_seconds(&self) -> u64 {
+        self.lease.as_secs() + u64::from(self.lease.subsec_nanos() > 0)
     }
 }
 

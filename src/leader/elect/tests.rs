@@ -1,5 +1,7 @@
 //! Candidates on the embedded cluster, in virtual time.
 
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use prometheus::Registry;
 use serde_json::json;
 use tokio::task::JoinHandle;
@@ -8,7 +10,9 @@ use super::*;
 use crate::cluster;
 use crate::model::build::noon;
 use crate::observe::Readiness;
-use crate::sim::embedded::{Embedded, Fault, Observed, Options, Resource, Rule, RuleId, Verb};
+use crate::sim::embedded::{
+    Embedded, Fault, Observed, Options, Part, Resource, Rule, RuleId, Verb,
+};
 
 const NAMESPACE: &str = "kube-system";
 
@@ -615,4 +619,42 @@ async fn where_there_is_no_namespace_for_it_nobody_leads() {
     assert!(!one.leads());
     cluster.faults().clear();
     one.won().await;
+}
+
+/// Somebody writes into the lease what the API server stores and nobody here can read.
+fn scrawl(cluster: &Embedded) {
+    let change = |lease: &serde_json::Value| {
+        let mut lease = lease.clone();
+        let far = "9999-12-31T23:59:59.999999Z";
+        lease["spec"]["renewTime"] = far.into();
+        lease["spec"]["acquireTime"] = far.into();
+        lease["metadata"]["managedFields"] = json!([{"manager": "kubectl", "time": far}]);
+        Ok(lease)
+    };
+    let store = cluster.store();
+    store.modify(Resource::Leases, NAMESPACE, LEASE, Part::Whole, false, change).unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_time_in_the_lease_that_cannot_be_read_keeps_nobody_from_leading() {
+    let cluster = cluster();
+    let mut one = Process::start(&cluster, "one");
+    one.won().await;
+    for _ in 0..5 {
+        scrawl(&cluster);
+        for _ in 0..15 {
+            pass(1.0).await;
+            assert!(one.leads(), "the holder goes on");
+        }
+    }
+    scrawl(&cluster);
+    one.kill();
+    scrawl(&cluster);
+    let mut other = Process::start(&cluster, "other");
+    other.won().await;
+    pass(5.0).await;
+    assert!(other.leads());
+    let spec = stored(&cluster).spec.unwrap();
+    assert_eq!(spec.holder_identity.as_deref(), Some("other"));
+    assert!(spec.renew_time.is_some() && spec.acquire_time.is_some(), "they can be read again");
 }

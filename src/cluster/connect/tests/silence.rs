@@ -56,7 +56,7 @@ async fn a_write_that_had_no_answer_makes_the_other_connections_suspect() {
     let (one, two) = tokio::join!(read(&api), read(&api));
     assert!(one.is_ok() && two.is_ok());
     proxy.fall_silent();
-    let lease = k8s_openapi::api::coordination::v1::Lease::default();
+    let lease = crate::cluster::Lease::default();
     let error = api.put_lease(&lease, Duration::from_secs(2)).await.unwrap_err();
     assert!(matches!(error, RequestError::Timeout(_)), "it is not sent twice: {error:?}");
     let begin = Instant::now();
