@@ -8,9 +8,12 @@
 //! - **No answer alone moves the time.** A difference is reported.
 //! - **The time never goes ahead of this machine's clock**, whoever says so: nothing goes before that
 //!   says that it is due.
-//! - It is *held back* by what several answers, each over a connection of its own, agree on: at the
-//!   start by the first three, since a process that has not begun can be cautious, and later by those
-//!   of some minutes. Only that can be a clock that was ahead all along.
+//! - It is *held back* by what several answers of some minutes, each over a connection of its own,
+//!   agree on. Only that can be a clock that was ahead all along.
+//! - At the start three answers that agree are enough, since a process that has not begun can be cautious,
+//!   but for a few minutes only: what the answers of these minutes do not bear out is let go again.
+//! - A time before this program was written is believed of nobody.
+//! - What is seen for the first time while the time is held back is taken along when it is let go.
 //! - When the machine's clock *steps* away from the time that has passed, the machine slept, or
 //!   somebody set it. Then both the machine's clock and the API server's must say that it is later (or
 //!   earlier) before the time is set; until then it goes on as it did. What is seen for the first time
@@ -47,6 +50,10 @@ const AT_START: usize = 3;
 /// So many must agree later, over so long a time.
 const AGREEING: usize = 5;
 const AGREEING_FOR: Duration = Duration::from_secs(240);
+/// For so long the time is held back by the answers at the start alone.
+const UNCONFIRMED: Duration = Duration::from_secs(480);
+/// An API server that shows an earlier time shows a wrong one: the first second of 2025.
+const EARLIEST: Timestamp = Timestamp::constant(1_735_689_600, 0);
 
 /// Three clocks at the same moment.
 #[derive(Clone, Copy, Debug)]
@@ -189,7 +196,7 @@ pub(super) async fn align(
     skew: &mut Skew,
     wall: impl Fn() -> Timestamp,
 ) -> bool {
-    let mut least = None;
+    let mut told = Vec::with_capacity(AT_START);
     for _ in 0..AT_START {
         let Ok(Some(server)) = api.server_time().await else {
             warn!(
@@ -200,17 +207,23 @@ pub(super) async fn align(
         };
         skew.tell(wall(), server);
         let ahead = shared.clock.now().duration_since(server);
-        if ahead <= CLOCKS_APART {
+        if ahead <= CLOCKS_APART || server < EARLIEST {
             return true;
         }
-        least = Some(least.map_or(ahead, |least: SignedDuration| least.min(ahead)));
+        told.push(ahead);
     }
-    if let Some(ahead) = least {
+    if let Some(least) = agreed_at_start(&told) {
         let kept = shared.clock.now();
-        let right = kept.saturating_sub(ahead).unwrap_or(kept);
+        let right = kept.saturating_sub(least).unwrap_or(kept);
         set(shared, right, kept, right);
     }
     true
+}
+
+/// How far answers of one moment say that the time is ahead, if they agree with each other.
+fn agreed_at_start(told: &[SignedDuration]) -> Option<SignedDuration> {
+    let (least, most) = (told.iter().min()?, told.iter().max()?);
+    (most.saturating_sub(*least) <= CLOCKS_APART).then_some(*least)
 }
 
 /// Compares the clocks until it is dropped. Unless they are `aligned`, the API server is asked until
@@ -232,6 +245,11 @@ pub(super) fn run(
         let mut witnesses = Witnesses::default();
         // Whether the API server agreed with the time that is kept when it was asked last.
         let mut in_accord = false;
+        // Up to when what was seen was not seen while the time is held back, if it is.
+        let mut held_since = (offset_now() > CLOCKS_APART).then_some(right_until);
+        // Until when it is held back by the answers at the start alone.
+        let mut unconfirmed = held_since.map(|_| Instant::now() + UNCONFIRMED);
+        let mut confirming = Witnesses::default();
         let mut next_question = Instant::now() + if aligned { ASKED_EVERY } else { EVERY };
         loop {
             tokio::time::sleep(EVERY).await;
@@ -243,9 +261,28 @@ pub(super) fn run(
             if !aligned {
                 aligned = align(&shared, &api, &mut skew, &wall).await;
                 if aligned {
+                    if offset_now().saturating_sub(known) > CLOCKS_APART {
+                        // What was seen until now counts as seen at that moment.
+                        let held = shared.clock.now().saturating_sub(TOLERATED);
+                        held_since = Some(held.unwrap_or(right_until));
+                        unconfirmed = Some(Instant::now() + UNCONFIRMED);
+                    }
                     known = offset_now();
                     next_question = Instant::now() + ASKED_EVERY;
                 }
+                continue;
+            }
+            if let Some(since) = held_since
+                && unconfirmed.is_some_and(|until| until <= Instant::now())
+            {
+                let (kept, system) = (shared.clock.now(), wall());
+                let let_go = system.saturating_sub(step).unwrap_or(system).min(system).max(kept);
+                warn!(%kept, %let_go, "answers of some minutes do not bear out the time that the API \
+                    server told at the start; deadlines are kept by this machine's clock again");
+                set(&shared, since, kept, let_go);
+                (held_since, unconfirmed, in_accord) = (None, None, false);
+                witnesses.clear();
+                known = offset_now();
                 continue;
             }
             if !is_steady {
@@ -263,6 +300,13 @@ pub(super) fn run(
             let stepped = kept.saturating_add(step).unwrap_or(kept);
             next_question = Instant::now() + ASKED_EVERY;
             in_accord = false;
+            if unconfirmed.is_some() {
+                if !agree(kept, server) {
+                    confirming.clear();
+                } else if confirming.agreed(Instant::now(), SignedDuration::ZERO).is_some() {
+                    unconfirmed = None;
+                }
+            }
             match (Clocks { kept, stepped, server }).rule() {
                 Ruling::Keep => {
                     witnesses.clear();
@@ -275,6 +319,7 @@ pub(super) fn run(
                     witnesses.clear();
                     set(&shared, right_until, kept, right);
                 }
+                Ruling::Disagree if server < EARLIEST => witnesses.clear(),
                 Ruling::Disagree => {
                     let ahead = kept.duration_since(server);
                     let Some(ahead) = witnesses.agreed(Instant::now(), ahead) else { continue };
@@ -285,7 +330,12 @@ pub(super) fn run(
                         continue;
                     }
                     witnesses.clear();
-                    set(&shared, right_until, kept, right);
+                    // Let go, what was seen meanwhile was seen by the time that was held back.
+                    let doubtful = held_since.map_or(right_until, |since| since.min(right_until));
+                    set(&shared, doubtful, kept, right);
+                    let is_held = system.duration_since(right) > CLOCKS_APART;
+                    held_since = is_held.then_some(held_since.unwrap_or(right).min(right));
+                    unconfirmed = None;
                 }
             }
             in_accord = agree(shared.clock.now(), server);
@@ -377,6 +427,14 @@ mod tests {
         for _ in 0..20 {
             assert_eq!(witnesses.agreed(Instant::now(), other), None, "all at the same moment");
         }
+    }
+
+    #[test]
+    fn answers_at_the_start_that_differ_hold_nothing_back() {
+        let told = |seconds: [i64; 3]| agreed_at_start(&seconds.map(SignedDuration::from_secs));
+        assert_eq!(told([3600, 3601, 3605]), Some(SignedDuration::from_secs(3600)));
+        assert_eq!(told([3600, 3606, 3600]), None);
+        assert_eq!(told([3600, 30, 7200]), None);
     }
 
     /// What a controller shares whose clock shows noon.
@@ -542,6 +600,66 @@ mod tests {
         // An hour that only the machine's clock claims is none.
         bench.step.store(10_800, Ordering::Relaxed);
         tokio::time::sleep(Duration::from_secs(200)).await;
+        assert_eq!(bench.ahead(), 0);
+        watch.abort();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_time_before_this_program_was_written_holds_nothing_back() {
+        let mut bench = Bench::new("12:00:00");
+        let truth = bench.cluster.store().clock().clone();
+        truth.set("1970-01-01T00:00:00Z".parse().unwrap());
+        let wall = bench.wall();
+        assert!(bench.align().await);
+        assert_eq!(bench.shared.clock.now(), at("12:00:00"));
+        let skew = bench.skew.take().unwrap();
+        let watch =
+            tokio::spawn(run(Arc::clone(&bench.shared), bench.api.clone(), true, skew, wall));
+        tokio::time::sleep(Duration::from_mins(30)).await;
+        assert_eq!(bench.shared.clock.now(), at("12:30:00"));
+        assert_eq!(bench.events.take_messages().len(), 1, "it is reported");
+        watch.abort();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_the_start_held_back_is_let_go_after_minutes_of_answers_that_do_not_bear_it_out() {
+        let mut bench = Bench::new("11:00:00");
+        let wall = bench.wall();
+        assert!(bench.align().await);
+        let begin = Instant::now();
+        let skew = bench.skew.take().unwrap();
+        let watch =
+            tokio::spawn(run(Arc::clone(&bench.shared), bench.api.clone(), true, skew, wall));
+        let truth = bench.cluster.store().clock().clone();
+        tokio::time::sleep(Duration::from_secs(90)).await;
+        take_node(&bench.shared, node("n1").tainted(taint("k", "")), Source::Watch);
+        // From now on every other answer tells the right time: no answers of some minutes agree.
+        for at_truth in [true, false].repeat(4) {
+            let hour = SignedDuration::from_hours(1);
+            truth.set(if at_truth { truth.now() + hour } else { truth.now() - hour });
+            tokio::time::sleep(Duration::from_secs(60)).await;
+        }
+        assert!(begin.elapsed() < Duration::from_mins(10));
+        assert_eq!(bench.shared.clock.now(), noon() + SignedDuration::from_secs(570));
+        let (_, anchors) = bench.shared.view.node_alone(&"n1".into()).unwrap();
+        let since = anchors.first_seen[0].since.written();
+        assert_eq!(
+            since,
+            at("12:01:30"),
+            "what was seen meanwhile does not count from an hour earlier"
+        );
+        watch.abort();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_start_that_answers_of_some_minutes_bear_out_goes_on_being_held_back() {
+        let mut bench = Bench::new("11:00:00");
+        let wall = bench.wall();
+        assert!(bench.align().await);
+        let skew = bench.skew.take().unwrap();
+        let watch =
+            tokio::spawn(run(Arc::clone(&bench.shared), bench.api.clone(), true, skew, wall));
+        tokio::time::sleep(Duration::from_mins(60)).await;
         assert_eq!(bench.ahead(), 0);
         watch.abort();
     }
