@@ -15,6 +15,8 @@ use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::Api;
 use ostrakon::clock::Clock;
 use ostrakon::sim::embedded::{Embedded, Options};
 use rustix::process::{Pid, Signal, kill_process};
@@ -99,8 +101,12 @@ impl Ostrakon {
     }
 
     fn terminate(&self) {
+        self.signal(Signal::TERM);
+    }
+
+    fn signal(&self, signal: Signal) {
         let pid = self.process.id().and_then(|id| Pid::from_raw(id.try_into().unwrap()));
-        kill_process(pid.unwrap(), Signal::TERM).unwrap();
+        kill_process(pid.unwrap(), signal).unwrap();
     }
 
     async fn ended(&mut self) -> ExitStatus {
@@ -150,6 +156,26 @@ async fn a_signal_ends_the_wait() -> Result<()> {
     assert_eq!(ostrakon.ended().await.code(), Some(0), "{}", ostrakon.log());
     let log = ostrakon.log();
     assert!(log.contains("stopped before the start was complete"), "{log}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_hang_up_stops_it_in_order_and_gives_the_lease_back() -> Result<()> {
+    let (api_server, endpoints) = (reserve(), reserve());
+    let cluster = Embedded::new(Clock::system(), Options::default());
+    let _served = cluster.serve(api_server.address).await?;
+    let mut ostrakon = Ostrakon::start(api_server.address, endpoints.address, &[]);
+    ostrakon.is_said_to_be(200, "ok\n").await?;
+    let leases = Api::<Lease>::namespaced(cluster.client(), "kube-system");
+    let holder = async || -> Result<Option<String>> {
+        let lease = leases.get_opt("ostrakon").await?;
+        let holder = lease.and_then(|lease| lease.spec).and_then(|spec| spec.holder_identity);
+        Ok(holder.filter(|holder| !holder.is_empty()))
+    };
+    wait::until("it leads", PATIENCE, async || holder().await).await?;
+    ostrakon.signal(Signal::HUP);
+    assert_eq!(ostrakon.ended().await.code(), Some(0), "{}", ostrakon.log());
+    assert_eq!(holder().await?, None, "nobody waits for a lease to run out: {}", ostrakon.log());
     Ok(())
 }
 

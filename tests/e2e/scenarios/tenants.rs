@@ -34,11 +34,11 @@ pub(super) fn trials() -> Vec<Scenario> {
 }
 
 /// So few requests at a time that tenants can fill their level. Of these the level of all
-/// ServiceAccounts has 13 and may borrow some more.
+/// service accounts has 13 and may borrow some more.
 const FLAGS: [&str; 2] = ["--max-requests-inflight=20", "--max-mutating-requests-inflight=10"];
 /// Pods that have to go.
 const PODS: usize = 30;
-/// ServiceAccounts that create pods, and how many each at a time.
+/// Service accounts that create pods, and how many each at a time.
 const TENANTS: (usize, usize) = (8, 8);
 /// For how long evictions are looked at that have to wait for the tenants.
 const LOOK: Duration = Duration::from_secs(15);

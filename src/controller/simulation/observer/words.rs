@@ -10,7 +10,7 @@ const TAINTS: &str = "taint-eviction-controller";
 /// Component of the events of cordons and drains.
 const DRAINS: &str = "ostrakon";
 /// Kind, type and reason of those about cordons and drains, and about the process itself.
-const OF_DRAINS: [(&str, &str, &str); 21] = [
+const OF_DRAINS: [(&str, &str, &str); 23] = [
     ("Lease", "Warning", "ClockSkew"),
     ("Node", "Normal", "CordonStarting"),
     ("Node", "Normal", "CordonSucceeded"),
@@ -28,6 +28,8 @@ const OF_DRAINS: [(&str, &str, &str); 21] = [
     ("Node", "Warning", "DrainStalled"),
     ("Node", "Warning", "DrainWaits"),
     ("Node", "Warning", "DrainedNodeLingers"),
+    ("Node", "Warning", "DrainRecordRefused"),
+    ("Node", "Warning", "DrainConditionRefused"),
     ("Node", "Warning", "DrainRecordUnreadable"),
     ("Node", "Warning", "GracePeriodCut"),
     ("Pod", "Normal", "DrainEviction"),
