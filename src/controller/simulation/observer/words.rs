@@ -85,7 +85,7 @@ fn is_of_taints(event: &Value) -> bool {
             message == format!("Marking for deletion Pod {about}")
                 || message == format!("Cancelling deletion of Pod {about}")
         }
-        ("Pod", "Warning", "TaintManagerEvictionFailed")
+        ("Pod", "Warning", "TaintManagerEvictionFailed" | "DisruptionConditionRefused")
         | ("Node", "Warning", "TaintRecordUnreadable") => true,
         _ => false,
     }
