@@ -27,7 +27,7 @@ SEEDS ?= 10000
 FROM ?= 0
 
 soak: ## SEEDS stories of taints and as many of drains, with progress, from seed FROM on; failing seeds are printed, with how to replay one
-	OSTRAKON_SEEDS=$(SEEDS) OSTRAKON_FROM=$(FROM) OSTRAKON_SOAK=$(SEEDS) $(CARGO) test --locked --lib simulation -- --nocapture
+	OSTRAKON_FROM=$(FROM) OSTRAKON_SOAK=$(SEEDS) $(CARGO) test --locked --test simulation -- --nocapture
 
 doc: ## build the API documentation, broken links denied
 	$(CARGO) doc --locked --no-deps

@@ -39,39 +39,35 @@ const LAST_REQUESTS: Duration = Duration::from_secs(20);
 const LAST_EVENTS: Duration = Duration::from_secs(2);
 
 /// What surrounds a controller.
-pub(super) struct Surroundings {
+pub struct Surroundings {
     /// The time by which deadlines are kept.
-    pub(super) clock: Clock,
+    pub clock: Clock,
     /// The system's wall clock, which may step.
-    pub(super) wall: Arc<dyn Fn() -> Timestamp + Send + Sync>,
+    pub wall: Arc<dyn Fn() -> Timestamp + Send + Sync>,
     /// Identity in the election.
-    pub(super) identity: Identity,
+    pub identity: Identity,
     /// Who decides.
-    pub(super) hands: Hands,
+    pub hands: Hands,
     /// Tells this controller's jitter from that of others.
-    pub(super) seed: u128,
-    #[cfg(test)]
-    pub(super) flaw: Option<super::flaw::Flaw>,
+    pub seed: u128,
 }
 
 impl Surroundings {
     /// Those of a process.
-    pub(super) fn of_process(config: &Config) -> Self {
+    pub fn of_process(config: &Config) -> Self {
         Self {
             clock: Clock::system(),
             wall: Arc::new(system_time),
             identity: Identity::new(&config.instance, config.pod_uid.as_deref()),
             hands: Hands::Threads,
             seed: rand::random(),
-            #[cfg(test)]
-            flaw: None,
         }
     }
 }
 
 /// A controller that has looked at its cluster and has not begun.
-pub(super) struct Prepared {
-    pub(super) shared: Arc<Shared>,
+pub struct Prepared {
+    shared: Arc<Shared>,
     api: Api,
     gate: WriteGate,
     lane: EventLane,
@@ -90,7 +86,7 @@ pub(super) struct Prepared {
 
 impl Prepared {
     /// Registers the metrics, waits for the API server, and checks the rights.
-    pub(super) async fn new(
+    pub async fn new(
         cluster: Cluster,
         config: &Config,
         surroundings: Surroundings,
@@ -102,11 +98,6 @@ impl Prepared {
         let wall = Arc::clone(&surroundings.wall);
         let gate = if elects { WriteGate::shut(move || wall()) } else { WriteGate::open() };
         let api = Api::new(cluster.client, cluster_metrics.clone()).gated(gate.clone());
-        #[cfg(test)]
-        let api = match surroundings.flaw {
-            Some(super::flaw::Flaw::WritesUngated) => api.gated(WriteGate::open()),
-            _ => api,
-        };
         let drains = !config.policies.is_empty();
         let clock = surroundings.clock.clone();
         let event_metrics = EventMetrics::register(registry)?;
@@ -116,8 +107,6 @@ impl Prepared {
             let metrics = DrainMetrics::register(registry)?;
             shared = shared.draining_by(config.policies.clone().into(), metrics);
         }
-        #[cfg(test)]
-        let shared = shared.flawed(surroundings.flaw);
         let shared = Arc::new(shared);
         if let Some(drains) = &shared.drains {
             DrainMetrics::register_gauges(registry, &shared, drains)?;
@@ -157,19 +146,13 @@ impl Prepared {
 
     /// Begins to watch, to take part in the election, and to work. The gates open with the first
     /// complete lists of nodes and pods. What is lost later goes to `readiness`.
-    pub(super) fn begin(
-        self,
-        (nodes_known, pods_known): (Gate, Gate),
-        readiness: &Readiness,
-    ) -> Engine {
+    pub fn begin(self, (nodes_known, pods_known): (Gate, Gate), readiness: &Readiness) -> Engine {
         let Self { shared, api, gate, lane, recorder, pace, .. } = self;
         let (evict_metrics, order_metrics) = (self.evict_metrics, self.order_metrics);
         let leader_metrics = self.leader_metrics;
         let mut skew = self.skew;
         skew.beside(readiness);
-        #[cfg(test)]
-        let flaw = self.surroundings.flaw;
-        let Surroundings { clock, wall, identity, hands, seed, .. } = self.surroundings;
+        let Surroundings { clock, wall, identity, hands, seed } = self.surroundings;
         let watched = shared.drains.as_ref().map(|drains| Arc::clone(&drains.watched));
         let requests = ApiRequests { api: api.clone(), watched };
         let evictor = Evictor::new(
@@ -240,8 +223,6 @@ impl Prepared {
             clock,
             synced: listed,
             sign: readiness.sign("lease that can be read"),
-            #[cfg(test)]
-            flaw: flaw.and_then(super::flaw::Flaw::of_candidate),
         });
         let election = tokio::spawn(elect(candidate, terms, resign.clone()));
         Engine {
@@ -261,7 +242,7 @@ impl Prepared {
 }
 
 /// A controller at work, or standing by.
-pub(super) struct Engine {
+pub struct Engine {
     shared: Arc<Shared>,
     /// Ends what takes in new work.
     stop: CancellationToken,
@@ -285,7 +266,7 @@ pub(super) struct Engine {
 
 impl Engine {
     /// Completes only if a part that must not end has ended: the process must end then too.
-    pub(super) async fn failed(&mut self) -> Failed {
+    pub async fn failed(&mut self) -> Failed {
         let task = tokio::select! {
             biased;
             work = &mut self.work => match work {
@@ -307,7 +288,7 @@ impl Engine {
     /// requests, and a taint may be removed meanwhile. The lease is renewed for as long. If requests
     /// had to be abandoned, it is not given back: they may still arrive, and nobody else may write before
     /// it has run out.
-    pub(super) async fn stop(mut self) -> Result<(), Failed> {
+    pub async fn stop(mut self) -> Result<(), Failed> {
         self.stop.cancel();
         let worked = flatten(self.work.await);
         let clocks = self.clocks.await.map_err(|error| ended(Err(error)));
@@ -336,12 +317,10 @@ impl Engine {
         };
         worked.and(clocks).and(elected)
     }
-}
 
-#[cfg(test)]
-impl Engine {
-    /// Ends it where it stands, as far as that goes: what is in flight is not awaited.
-    pub(super) fn abort(mut self) {
+    /// Ends it where it stands, as a process that is killed: what is in flight is not awaited, the lease
+    /// is not given back.
+    pub fn abort(mut self) {
         self.work.abort();
         self.clocks.abort();
         self.events.abort();

@@ -32,12 +32,6 @@ pub(super) struct View {
 
 impl Judge for View {
     fn judge(&self, pod: &PodRef, armed: &Verdict) -> Judgement {
-        #[cfg(test)]
-        if self.shared.flaw == Some(super::flaw::Flaw::TrustsTimers) {
-            let known = self.shared.view.pod(&pod.node, pod.uid).map(|facts| facts.pod);
-            let pod = known.or_else(|| Some(Arc::new(Pod::named_by(pod))));
-            return Judgement { verdict: armed.clone(), pod };
-        }
         match self.shared.view.pod(&pod.node, pod.uid) {
             None => Judgement { verdict: Verdict::Keep(Kept::PodGone), pod: None },
             Some(facts) => Judgement {
@@ -54,10 +48,6 @@ impl Judge for View {
     }
 
     fn judge_on(&self, pod: &Pod, armed: &Verdict, node: Option<&Node>) -> Verdict {
-        #[cfg(test)]
-        if self.shared.flaw == Some(super::flaw::Flaw::TrustsTimers) {
-            return armed.clone();
-        }
         let now = self.shared.clock.now();
         let known = self.shared.view.node_version(&pod.node);
         let anchors = match (node, known) {
@@ -84,10 +74,6 @@ impl DrainJudge for View {
     /// The whole decision once more, by the node as it is stored: it must be in the drain that gave
     /// the order.
     fn still_wanted(&self, _: &PodRef, order: &Order, node: Option<&Node>) -> bool {
-        #[cfg(test)]
-        if self.shared.flaw == Some(super::flaw::Flaw::TrustsOrders) {
-            return true;
-        }
         let (Some(drains), Some(node)) = (&self.shared.drains, node) else { return false };
         let now = self.shared.clock.now();
         let mut node = node.clone();

@@ -12,8 +12,6 @@
 
 mod drain;
 mod engine;
-#[cfg(test)]
-mod flaw;
 mod handler;
 mod ingest;
 mod judge;
@@ -25,12 +23,12 @@ mod requests;
 mod run;
 mod runner;
 #[cfg(test)]
-mod simulation;
-#[cfg(test)]
 mod stage;
 mod state;
 mod time_watch;
 mod work;
 
+pub use engine::{Engine, Prepared, Surroundings};
 pub use preflight::{drain_permissions, election_permissions, permissions};
 pub use run::{Failed, Running, StartError, start};
+pub use work::Hands;

@@ -213,10 +213,6 @@ impl HandedOut {
     }
 
     pub(super) fn finish(&self, outcome: &Outcome) {
-        #[cfg(test)]
-        if self.shared.flaw == Some(super::flaw::Flaw::ForgetsFailures) {
-            return self.forget();
-        }
         match outcome {
             Outcome::Reconsider => {
                 let timers = &self.shared.timers[self.shard];

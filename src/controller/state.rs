@@ -89,11 +89,6 @@ pub(super) struct Shared {
     pub recorder: Recorder,
     rates: Mutex<Rates>,
     leads: AtomicBool,
-    /// Something was queued: for who handles it without threads.
-    #[cfg(test)]
-    pub queued: tokio::sync::Notify,
-    #[cfg(test)]
-    pub flaw: Option<super::flaw::Flaw>,
 }
 
 impl Shared {
@@ -112,10 +107,6 @@ impl Shared {
             recorder,
             rates: Mutex::default(),
             leads: AtomicBool::new(false),
-            #[cfg(test)]
-            queued: tokio::sync::Notify::new(),
-            #[cfg(test)]
-            flaw: None,
         }
     }
 
@@ -124,11 +115,6 @@ impl Shared {
         let reporter = Reporter { recorder: self.recorder.clone(), metrics };
         self.drains = Some(Arc::new(Drains::new(policies, reporter)));
         self
-    }
-
-    #[cfg(test)]
-    pub(super) fn flawed(self, flaw: Option<super::flaw::Flaw>) -> Self {
-        Self { flaw, ..self }
     }
 
     /// Begins to work: all that is known is queued, and from now on what changes.
@@ -204,8 +190,6 @@ impl Shared {
     pub(super) fn node_changed(&self, name: NodeName) {
         if self.leads() {
             self.nodes.add(NodeKey(name));
-            #[cfg(test)]
-            self.queued.notify_one();
         }
     }
 
@@ -229,8 +213,6 @@ impl Shared {
     pub(super) fn pod_changed(&self, node: NodeName, uid: Uid) {
         if self.leads() {
             self.pods.add(PodKey { node, uid });
-            #[cfg(test)]
-            self.queued.notify_one();
         }
     }
 
@@ -275,10 +257,6 @@ impl Shared {
     /// Drops all orders of a node.
     pub(super) fn cancel_orders(&self, node: &NodeName) {
         if self.orders.is_empty() {
-            return;
-        }
-        #[cfg(test)]
-        if self.flaw == Some(super::flaw::Flaw::TrustsOrders) {
             return;
         }
         for ordered in self.orders.on(node) {

@@ -20,7 +20,7 @@ use super::state::Shared;
 use crate::cluster::{Api, WriteGate};
 use crate::evict::Pace;
 use crate::leader::Term;
-use crate::pipeline::{Pipeline, SHARDS};
+use crate::pipeline::{Pipeline, SHARDS, work_inline};
 
 /// The work of a controller, through all its terms.
 pub(super) struct Work {
@@ -40,14 +40,13 @@ pub(super) struct Work {
     pub(super) seed: u128,
 }
 
-/// Who handles what is in the queues.
+/// Who handles what is in the work queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Hands {
+pub enum Hands {
     /// The pipeline's threads.
     Threads,
-    /// A task, so that everything happens in one thread and in virtual time.
-    #[cfg(test)]
-    Task,
+    /// The caller's runtime, so that all happens in one thread, and in virtual time if that is paused.
+    Inline,
 }
 
 impl Hands {
@@ -58,9 +57,9 @@ impl Hands {
         decider: &Arc<Decider>,
         stop: &CancellationToken,
     ) -> Result<(), Failed> {
-        #[cfg(test)]
-        if self == Self::Task {
-            stop.run_until_cancelled(decide_here(shared, decider)).await;
+        if self == Self::Inline {
+            let work = work_inline(&shared.nodes, &shared.pods, &**decider);
+            stop.run_until_cancelled(work).await;
             return Ok(());
         }
         let pipeline = Pipeline::start(&shared.nodes, &shared.pods, decider, &Handle::current())
@@ -73,25 +72,6 @@ impl Hands {
         match tokio::task::spawn_blocking(move || pipeline.stop()).await {
             Ok(result) => Ok(result?),
             Err(error) => Err(Failed::Task(error.to_string())),
-        }
-    }
-}
-
-/// Handles what is queued, nodes before pods, as the workers do.
-#[cfg(test)]
-async fn decide_here(shared: &Shared, decider: &Decider) {
-    use crate::pipeline::{Handler, shard_of};
-    loop {
-        if !shared.nodes.is_empty() {
-            let Some(key) = shared.nodes.get() else { return };
-            decider.node(shard_of(key.0.as_str()), &key);
-            shared.nodes.done(&key);
-        } else if !shared.pods.is_empty() {
-            let Some(key) = shared.pods.get() else { return };
-            decider.pod(shard_of(key.node.as_str()), &key);
-            shared.pods.done(&key);
-        } else {
-            shared.queued.notified().await;
         }
     }
 }

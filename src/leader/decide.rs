@@ -105,11 +105,6 @@ impl Sight {
         self.stored = stored;
     }
 
-    #[cfg(test)]
-    pub(crate) fn is_absent(&self) -> bool {
-        self.stored.is_none()
-    }
-
     /// Who holds the lease; empty if nobody does.
     pub fn holder(&self) -> &str {
         holder(self.stored.as_ref())

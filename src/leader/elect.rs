@@ -50,19 +50,6 @@ pub struct Candidate {
     pub synced: [CancellationToken; 2],
     /// Whether the lease can be read.
     pub sign: Sign,
-    /// What is wrong with it on purpose.
-    #[cfg(test)]
-    pub(crate) flaw: Option<Flaw>,
-}
-
-/// A flaw of a candidate, for checks that must be able to fail.
-#[cfg(test)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Flaw {
-    /// It takes a lease that is not there at once.
-    TakesDeletedLease,
-    /// It takes a lease without holder at once, whoever emptied it.
-    TakesEmptiedLease,
 }
 
 /// Why the lease was lost.
@@ -249,14 +236,6 @@ impl Candidate {
     }
 
     fn step(&self, sight: &Sight, now: Instant) -> Step {
-        #[cfg(test)]
-        match self.flaw {
-            Some(Flaw::TakesDeletedLease) if sight.is_absent() => return Step::Try(Duration::ZERO),
-            Some(Flaw::TakesEmptiedLease) if !sight.is_absent() && sight.holder().is_empty() => {
-                return Step::Try(Duration::ZERO);
-            }
-            _ => {}
-        }
         sight.decide(&self.identity, &self.times, now)
     }
 

@@ -30,9 +30,8 @@ impl Identity {
         Self { name, pod_counts: true }
     }
 
-    /// One that is chosen: for tests.
-    #[cfg(test)]
-    pub(crate) fn named(name: &str) -> Self {
+    /// One that is chosen. Whoever chooses sees to it that no other process has it.
+    pub fn named(name: &str) -> Self {
         Self { name: name.to_owned(), pod_counts: true }
     }
 

@@ -17,8 +17,6 @@ mod term;
 mod times;
 
 pub use decide::{Claim, Sight, Step};
-#[cfg(test)]
-pub(crate) use elect::Flaw;
 pub use elect::{CLAIMED_BY, Candidate, LEASE, Lost, RELEASED_BY, run};
 pub use identity::Identity;
 pub use metrics::Metrics;

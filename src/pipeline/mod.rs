@@ -16,12 +16,14 @@
 //! never hold back a key that was added, and never have the same key handled twice at once.
 
 mod dispatch;
+mod inline;
 mod shard;
 mod timed;
 mod work_queue;
 mod workers;
 
 pub use dispatch::Sharded;
+pub use inline::work_inline;
 pub use shard::{SHARDS, shard_of};
 pub use timed::{Armed, Fired, Outcome, Scheduled, TimedQueue, Token};
 pub use work_queue::WorkQueue;

@@ -15,9 +15,10 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::hash::Hash;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::task::{Context, Poll, Waker};
 
 use ahash::AHashMap;
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 /// A first-in, first-out queue of keys, each of which waits at most once and is worked on by at
 /// most one thread. Share it in an `Arc`.
@@ -45,7 +46,15 @@ pub struct WorkQueue<K> {
 struct State<K> {
     waiting: VecDeque<K>,
     stages: AHashMap<K, Stage>,
+    /// Who has found the list empty, and is not a thread that waits.
+    waker: Option<Waker>,
     open: bool,
+}
+
+impl<K> State<K> {
+    fn empty() -> Self {
+        Self { waiting: VecDeque::new(), stages: AHashMap::new(), waker: None, open: true }
+    }
 }
 
 /// Where a known key is. A key that is not in the map is neither waiting nor taken.
@@ -63,11 +72,7 @@ impl<K: Clone + Eq + Hash> WorkQueue<K> {
     /// An open queue without keys.
     pub fn new() -> Self {
         Self {
-            state: Mutex::new(State {
-                waiting: VecDeque::new(),
-                stages: AHashMap::new(),
-                open: true,
-            }),
+            state: Mutex::new(State::empty()),
             changed: Condvar::new(),
             depth: AtomicUsize::new(0),
             adds: AtomicU64::new(0),
@@ -102,12 +107,26 @@ impl<K: Clone + Eq + Hash> WorkQueue<K> {
             if !state.open {
                 return None;
             }
-            if let Some(key) = state.waiting.pop_front() {
-                self.depth.store(state.waiting.len(), Ordering::Relaxed);
-                state.stages.insert(key.clone(), Stage::Taken);
+            if let Some(key) = self.pop(&mut state) {
                 return Some(key);
             }
             self.changed.wait(&mut state);
+        }
+    }
+
+    /// The same for a task: it is woken when there is a key, and no thread waits. One task at a time
+    /// may poll.
+    pub fn poll_get(&self, context: &mut Context<'_>) -> Poll<Option<K>> {
+        let mut state = self.state.lock();
+        if !state.open {
+            return Poll::Ready(None);
+        }
+        match self.pop(&mut state) {
+            Some(key) => Poll::Ready(Some(key)),
+            None => {
+                state.waker = Some(context.waker().clone());
+                Poll::Pending
+            }
         }
     }
 
@@ -135,14 +154,18 @@ impl<K: Clone + Eq + Hash> WorkQueue<K> {
         state.waiting.clear();
         state.stages.clear();
         self.depth.store(0, Ordering::Relaxed);
+        let waker = state.waker.take();
         drop(state);
         self.changed.notify_all();
+        if let Some(waker) = waker {
+            waker.wake();
+        }
     }
 
     /// Opens the queue again, empty. Whoever worked on a key before must have stopped.
     pub fn reopen(&self) {
         let mut state = self.state.lock();
-        *state = State { waiting: VecDeque::new(), stages: AHashMap::new(), open: true };
+        *state = State::empty();
         self.depth.store(0, Ordering::Relaxed);
     }
 
@@ -156,11 +179,22 @@ impl<K: Clone + Eq + Hash> WorkQueue<K> {
         self.len() == 0
     }
 
-    fn push(&self, mut state: parking_lot::MutexGuard<'_, State<K>>, key: K) {
+    fn pop(&self, state: &mut State<K>) -> Option<K> {
+        let key = state.waiting.pop_front()?;
+        self.depth.store(state.waiting.len(), Ordering::Relaxed);
+        state.stages.insert(key.clone(), Stage::Taken);
+        Some(key)
+    }
+
+    fn push(&self, mut state: MutexGuard<'_, State<K>>, key: K) {
         state.waiting.push_back(key);
         self.depth.store(state.waiting.len(), Ordering::Relaxed);
+        let waker = state.waker.take();
         drop(state);
         self.changed.notify_one();
+        if let Some(waker) = waker {
+            waker.wake();
+        }
     }
 }
 

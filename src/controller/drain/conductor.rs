@@ -18,8 +18,6 @@ use restraint::Restraints;
 use super::{Drains, evicts};
 use crate::backoff::Backoff;
 use crate::cluster::{Api, OwnerLookup, RequestError, StoredNode};
-#[cfg(test)]
-use crate::controller::flaw::Flaw;
 use crate::controller::runner::{AFTER_PANIC, Panicked, Runner};
 use crate::controller::state::Shared;
 use crate::drain::{Act, Change, Policy, Step, Survey};
@@ -60,8 +58,6 @@ pub(in crate::controller) struct Conductor {
     restraints: Arc<DashMap<NodeName, Restraints, RandomState>>,
     /// Names sessions.
     sessions: Arc<Mutex<StdRng>>,
-    #[cfg(test)]
-    begun: jiff::Timestamp,
 }
 
 /// When the budgets of all namespaces were asked for, and the answer.
@@ -157,8 +153,6 @@ impl Conductor {
         let troubles = Arc::new(DashMap::with_hasher(RandomState::with_seeds(a, b, c, d)));
         let sessions = Arc::new(Mutex::new(sessions));
         Self {
-            #[cfg(test)]
-            begun: shared.clock.now(),
             shared,
             drains,
             api,
@@ -319,10 +313,6 @@ impl Conductor {
 
     /// Whether the caps of the policy let a node be cordoned. It is told once that it has to wait.
     fn is_granted(&self, node: &Node, policy: &Policy) -> bool {
-        #[cfg(test)]
-        if self.shared.flaw == Some(Flaw::IgnoresCap) {
-            return true;
-        }
         let Some(upkeep) = &node.upkeep else { return false };
         if upkeep.unschedulable {
             return true;
@@ -342,13 +332,6 @@ impl Conductor {
     }
 
     async fn act(&self, stored: &StoredNode, act: Act) -> Result<Went, RequestError> {
-        #[cfg(test)]
-        if self.shared.flaw == Some(Flaw::ForgetsDrains)
-            && matches!(&act, Act::Conduct(record) | Act::Expire(record)
-                if record.started.is_some_and(|started| started < self.begun))
-        {
-            return Ok(Went::Done);
-        }
         let policy = self.drains.policy(act.policy());
         match (act, policy) {
             (Act::Begin { claims, failures }, Some(policy)) => {

@@ -13,7 +13,7 @@
 //! - **deadlines are what the API stores**: in stories without faults and lag, but with restarts, a
 //!   pod goes at its deadline and not later.
 //!
-//! The simulation on the embedded cluster (`src/controller/simulation`) tells the same of two whole
+//! The simulation on the embedded cluster (`tests/simulation`) tells the same of two whole
 //! replicas. What this one alone shows: with nothing between the cluster and the controller
 //! but the order in which events are seen, a calm story allows for no lag at all, neither for what a
 //! pod is condemned by nor, beyond the second that times are stored in, for when it goes; and watches

@@ -112,7 +112,6 @@ fn candidate(cluster: &Embedded, identity: &str) -> Candidate {
         clock,
         synced: [known.clone(), known],
         sign: Readiness::default().sign("lease"),
-        flaw: None,
     }
 }
 

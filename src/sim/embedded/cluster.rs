@@ -12,6 +12,7 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, JoinSet};
+use tower::BoxError;
 
 use super::audit::{Audit, Observed};
 use super::error::ApiError;
@@ -89,24 +90,23 @@ impl Embedded {
     /// A client that talks to it without sockets. It does not retry, so that one call is one
     /// request. Must be called within a tokio runtime.
     pub fn client(&self) -> kube::Client {
-        self.client_through(Some)
+        self.client_through(|request, onward| async move { onward.answer(request).await })
     }
 
-    /// The same, with `way` between the two: what it makes of a request is what arrives. Where it
-    /// makes nothing of it, the connection breaks.
-    pub fn client_through(
-        &self,
-        way: impl Fn(Request<Bytes>) -> Option<Request<Bytes>> + Clone + Send + Sync + 'static,
-    ) -> kube::Client {
-        let api = self.api.clone();
+    /// The same, with `way` between the two, as a proxy is: it passes requests on as it likes, and what
+    /// it returns is the answer, or how the connection breaks.
+    pub fn client_through<W, F>(&self, way: W) -> kube::Client
+    where
+        W: Fn(Request<Bytes>, Onward) -> F + Clone + Send + 'static,
+        F: Future<Output = Result<Response<Body>, BoxError>> + Send,
+    {
+        let onward = Onward { api: self.api.clone() };
         let service = tower::service_fn(move |request: Request<kube::client::Body>| {
-            let (api, way) = (api.clone(), way.clone());
+            let (onward, way) = (onward.clone(), way.clone());
             async move {
                 let (parts, body) = request.into_parts();
                 let body = body.collect_bytes().await?;
-                let request = way(Request::from_parts(parts, body)).ok_or(Broken)?;
-                let answer = api.answer(request).await?;
-                Ok::<_, tower::BoxError>(answer)
+                way(Request::from_parts(parts, body), onward).await
             }
         });
         kube::Client::new(service, "default")
@@ -119,6 +119,22 @@ impl Embedded {
         let address = listener.local_addr()?;
         let task = tokio::spawn(accept(listener, self.api.clone()));
         Ok(Served { address, task })
+    }
+}
+
+/// The way on to the cluster, for who stands before it. Clones share it.
+#[derive(Clone)]
+pub struct Onward {
+    api: Api,
+}
+
+impl Onward {
+    /// The cluster's answer.
+    ///
+    /// # Errors
+    /// A fault breaks the connection.
+    pub async fn answer(&self, request: Request<Bytes>) -> Result<Response<Body>, BoxError> {
+        Ok(self.api.answer(request).await?)
     }
 }
 

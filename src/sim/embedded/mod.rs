@@ -61,12 +61,13 @@ mod strategic;
 mod write;
 
 pub use audit::{Audited, Observed};
-pub use cluster::{Embedded, Served};
+pub use cluster::{Embedded, Onward, Served};
 pub use controllers::{Controllers, Settings};
 pub use deletion::DeleteOptions;
 pub use error::ApiError;
 pub use faults::{Fault, Faults, Rule, RuleId};
 pub use history::{Change, Seen};
+pub use http::Body;
 pub use listing::{AtVersion, Page, Paging};
 pub use operation::{Operation, Verb};
 pub use patch::Patch;

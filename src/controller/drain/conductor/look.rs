@@ -13,8 +13,6 @@ use crate::drain::{
     given_back, listed, owners_needed, survey,
 };
 use crate::model::{Budget, Node, NodeName, Resident, second_from};
-#[cfg(test)]
-use crate::{controller::flaw::Flaw, drain::PodRules};
 
 /// Pause before it is looked again at a node that cannot be drained.
 const UNTIL_DRAINABLE: Backoff =
@@ -88,10 +86,6 @@ impl Conductor {
         node: &Node,
         policy: &Policy,
     ) -> Result<Vec<Hindrance>, RequestError> {
-        #[cfg(test)]
-        if self.shared.flaw == Some(Flaw::TrustsForecasts) {
-            return Ok(self.survey(node, policy).await?.hindrances());
-        }
         if policy.undrainable == Undrainable::DrainRest {
             return Ok(Vec::new());
         }
@@ -130,16 +124,6 @@ impl Conductor {
         budgets: &[Budget],
     ) -> Survey {
         let rules = &policy.pods;
-        #[cfg(test)]
-        let rules = match self.shared.flaw {
-            Some(Flaw::EvictsProtected) => &PodRules {
-                evict_daemonset: true,
-                evict_unreplicated: true,
-                protections: Vec::new(),
-                ..rules.clone()
-            },
-            _ => rules,
-        };
         let needed = owners_needed(&pods, rules);
         let owners = self.owners.existence(&needed).await;
         survey(pods, rules, &owners, budgets)

@@ -11,8 +11,6 @@ use tracing::{debug, warn};
 use super::{Conductor, Went};
 use crate::backoff::Backoff;
 use crate::cluster::{RequestError, StoredNode};
-#[cfg(test)]
-use crate::controller::flaw::Flaw;
 use crate::drain::{
     AtDeadline, Change, Cordon, DrainPhase, News, Policy, Record, Remaining, Survey, Undrainable,
     brief, obstacle, turn,
@@ -110,14 +108,6 @@ impl Conductor {
         let protected = survey.lasting();
         if policy.undrainable == Undrainable::Report && !protected.is_empty() {
             return self.hold(stored, policy, record.clone(), &protected).await;
-        }
-        #[cfg(test)]
-        if self.shared.flaw == Some(Flaw::ForgetsHeld) {
-            let is_held = |pod: &Resident| {
-                let uid = pod.reference.uid;
-                ordered.iter().any(|o| o.pod.uid == uid && o.state == OrderState::Blocked)
-            };
-            survey.go.retain(|pod| !is_held(pod));
         }
         if survey.is_drained() {
             return self.finish(stored, policy, record.clone(), &survey).await;

@@ -7,8 +7,6 @@ use serde_json::{Value, json};
 use super::super::unstored::Annotations;
 use super::{Conductor, Went};
 use crate::cluster::{Answer, RequestError, StoredNode, UpkeepPatch};
-#[cfg(test)]
-use crate::controller::flaw::Flaw;
 use crate::drain::{Change, Cordon, News, Record};
 use crate::model::{ConditionStatus, Node, Upkeep, second_of};
 
@@ -18,10 +16,6 @@ impl Conductor {
         stored: &StoredNode,
         mut change: Change,
     ) -> Result<Went, RequestError> {
-        #[cfg(test)]
-        if self.shared.flaw == Some(Flaw::UncordonsForeign) && change.record.is_none() {
-            change.unschedulable = Some(false);
-        }
         let taints = self.taints(stored, &mut change);
         let patch = UpkeepPatch {
             record: Some(change.record.as_ref().map(Record::format)),

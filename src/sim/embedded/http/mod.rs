@@ -39,7 +39,7 @@ use super::store::Store;
 type BodyError = Box<dyn std::error::Error + Send + Sync>;
 
 /// The body of an answer.
-pub(super) type Body = UnsyncBoxBody<Bytes, BodyError>;
+pub type Body = UnsyncBoxBody<Bytes, BodyError>;
 
 /// The connection breaks before there is an answer: a fault rule wants it so.
 #[derive(Debug, thiserror::Error)]

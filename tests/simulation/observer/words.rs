@@ -124,11 +124,8 @@ pub(super) fn is_known_list(annotation: &str, record: &Value) -> bool {
 }
 
 /// What is wrong with the names of the metrics that a process serves.
-pub(in crate::controller::simulation) fn metrics(
-    served: &[&str],
-    of_drains: bool,
-) -> Result<(), String> {
-    let page = include_str!("../../../../docs/metrics.md");
+pub(crate) fn metrics(served: &[&str], of_drains: bool) -> Result<(), String> {
+    let page = include_str!("../../../docs/metrics.md");
     let is_documented =
         |name: &&str| page.lines().any(|line| line.starts_with(&format!("| `{name}` |")));
     if let Some(name) = served.iter().find(|name| !is_documented(name)) {

@@ -5,28 +5,22 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
 
-use http::{HeaderName, HeaderValue, Method, Request};
-use hyper::body::Bytes;
 use jiff::SignedDuration;
+use ostrakon::clock::Clock;
+use ostrakon::cluster::Cluster;
+use ostrakon::config::{Config, Election};
+use ostrakon::controller::{Hands, Prepared, Surroundings};
+use ostrakon::drain::Policy;
+use ostrakon::leader::{Identity, Times};
+use ostrakon::observe::Readiness;
+use ostrakon::sim::embedded::Embedded;
 use parking_lot::Mutex;
 use prometheus::Registry;
 use prometheus::proto::MetricFamily;
-use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::time::sleep;
 
-use super::Broken;
-use super::observer::{SENT, WHO, seconds};
-use crate::clock::Clock;
-use crate::cluster::Cluster;
-use crate::config::{Compat, Config, Election};
-use crate::controller::engine::{Prepared, Surroundings};
-use crate::controller::state::Shared;
-use crate::controller::work::Hands;
-use crate::drain::Policy;
-use crate::leader::{Identity, Times};
-use crate::observe::Readiness;
-use crate::sim::embedded::Embedded;
+use crate::mutants::{Between, Broken};
 
 /// Pause before a process that ended by itself, or could not start, is started again.
 const RESTART: Duration = Duration::from_secs(2);
@@ -61,14 +55,8 @@ pub(super) struct Replica {
     ahead: Arc<AtomicI64>,
     /// Identity of the process that works; empty while there is none, or it stops.
     working: Arc<Mutex<String>>,
-    /// What its process that works knows.
-    knows: Arc<Mutex<Option<Known>>>,
-}
-
-/// What a process knows, and what it serves of it.
-struct Known {
-    shared: Arc<Shared>,
-    registry: Registry,
+    /// What its process serves.
+    served: Arc<Mutex<Registry>>,
 }
 
 impl Replica {
@@ -80,18 +68,18 @@ impl Replica {
     ) -> Self {
         let (commands, receiver) = mpsc::unbounded_channel();
         let ahead = Arc::new(AtomicI64::new(0));
-        let (working, knows) = <(Arc<_>, Arc<_>)>::default();
+        let (working, served) = <(Arc<_>, Arc<_>)>::default();
         let life = Life {
             cluster: cluster.clone(),
             index,
             broken,
             ahead: Arc::clone(&ahead),
             working: Arc::clone(&working),
-            knows: Arc::clone(&knows),
+            served: Arc::clone(&served),
             policies: policies.to_vec(),
         };
         tokio::task::spawn_local(live(life, receiver));
-        Self { commands, ahead, working, knows }
+        Self { commands, ahead, working, served }
     }
 
     /// Whether its process of this identity works.
@@ -99,19 +87,16 @@ impl Replica {
         !identity.is_empty() && *self.working.lock() == identity
     }
 
-    /// A node whose pods it has ordered to go, if it works.
-    pub(super) fn order_left(&self) -> Option<String> {
-        let knows = self.knows.lock();
-        let Known { shared, .. } = knows.as_ref().filter(|_| !self.working.lock().is_empty())?;
-        let names = shared.view.node_names().into_iter();
-        names.filter(|name| !shared.orders.on(name).is_empty()).map(|name| name.to_string()).min()
-    }
-
     /// The metrics that it serves, if it works.
     pub(super) fn metrics(&self) -> Vec<MetricFamily> {
-        let knows = self.knows.lock();
-        let known = knows.as_ref().filter(|_| !self.working.lock().is_empty());
-        known.map(|known| known.registry.gather()).unwrap_or_default()
+        if self.working.lock().is_empty() { Vec::new() } else { self.served.lock().gather() }
+    }
+
+    /// The sum of a gauge that it serves.
+    pub(super) fn gauge(&self, name: &str) -> f64 {
+        let served = self.metrics();
+        let metrics = served.iter().filter(|family| family.name() == name);
+        metrics.flat_map(MetricFamily::get_metric).map(|it| it.get_gauge().get_value()).sum()
     }
 
     pub(super) fn end(&self, how: End) {
@@ -134,12 +119,12 @@ struct Life {
     broken: Broken,
     ahead: Arc<AtomicI64>,
     working: Arc<Mutex<String>>,
-    knows: Arc<Mutex<Option<Known>>>,
+    served: Arc<Mutex<Registry>>,
     policies: Vec<Policy>,
 }
 
 async fn live(life: Life, mut commands: mpsc::UnboundedReceiver<End>) {
-    let Life { cluster, index, broken, ahead, working, knows, policies } = life;
+    let Life { cluster, index, broken, ahead, working, served, policies } = life;
     let mut pod = 0;
     for generation in 0_u64.. {
         let identity = format!("r{index}_{pod}_{generation:08x}");
@@ -165,7 +150,7 @@ async fn live(life: Life, mut commands: mpsc::UnboundedReceiver<End>) {
             }
             (prepared, registry) = begun => {
                 working.lock().clone_from(&identity);
-                *knows.lock() = Some(Known { shared: Arc::clone(&prepared.shared), registry });
+                *served.lock() = registry;
                 let readiness = Readiness::default();
                 let mut engine = prepared.begin((readiness.gate("nodes"), readiness.gate("pods")), &readiness);
                 tokio::select! {
@@ -212,28 +197,18 @@ async fn prepare(
     policies: &[Policy],
 ) -> Option<(Prepared, Registry)> {
     let clock = cluster.store().clock().clone();
-    let way = {
-        let (identity, alive, clock) = (identity.to_owned(), Arc::clone(alive), clock.clone());
-        move |request| {
-            alive.load(Ordering::Relaxed).then(|| sent(request, &identity, &clock, broken))
-        }
-    };
-    let client = cluster.client_through(way);
+    let client = Between::new(cluster, broken, identity, alive).client();
+    let election = Election { namespace: "kube-system".to_owned(), times: TIMES };
     let config = Config {
         kubeconfig: None,
         context: None,
         api_server_wait: API_SERVER_WAIT,
         listen: ([127, 0, 0, 1], 0).into(),
-        compat: if broken == Broken::CountsFromObservation {
-            Compat::Upstream
-        } else {
-            Compat::None
-        },
-        election: (broken != Broken::DoesNotElect)
-            .then(|| Election { namespace: "kube-system".to_owned(), times: TIMES }),
+        compat: broken.compat(),
+        election: broken.election(election),
         pod_uid: None,
         instance: identity.to_owned(),
-        policies: policies.to_vec(),
+        policies: broken.policies(policies),
     };
     let wall = {
         let (clock, ahead) = (clock.clone(), Arc::clone(ahead));
@@ -244,63 +219,11 @@ async fn prepare(
         clock: Clock::starting_at(wall()),
         wall: Arc::new(wall),
         identity: Identity::named(identity),
-        hands: Hands::Task,
+        hands: Hands::Inline,
         seed: identity.bytes().fold(1, |sum, byte| sum * 31 + u128::from(byte)),
-        flaw: broken.flaw(),
     };
     let cluster = Cluster { client, server: "embedded".to_owned() };
     let registry = Registry::new();
     let prepared = Prepared::new(cluster, &config, surroundings, &registry).await.ok()?;
     Some((prepared, registry))
-}
-
-/// The request as it arrives: marked with who sent it and when, and spoilt as `broken` has it.
-fn sent(
-    mut request: Request<Bytes>,
-    identity: &str,
-    clock: &Clock,
-    broken: Broken,
-) -> Request<Bytes> {
-    let value = |text: &str| HeaderValue::from_str(text).unwrap();
-    let now = seconds(clock.now()).to_string();
-    let headers = request.headers_mut();
-    headers.insert(HeaderName::from_static(WHO), value(identity));
-    headers.insert(HeaderName::from_static(SENT), value(&now));
-    let path = request.uri().path().to_owned();
-    let is_pod = path.contains("/pods/");
-    match broken {
-        Broken::IgnoresUid if is_pod => edit(&mut request, |body| {
-            if let Some(body) = body.as_object_mut() {
-                body.remove("preconditions");
-            }
-            if let Some(metadata) = body.get_mut("metadata").and_then(Value::as_object_mut) {
-                metadata.remove("uid");
-            }
-        }),
-        Broken::UndoesForeign if path.contains("/nodes/") => edit(&mut request, |body| {
-            body["metadata"]["annotations"]["example.com/owner"] = Value::Null;
-        }),
-        Broken::OtherWords if is_pod => edit(&mut request, |body| {
-            if let Some(condition) = body.pointer_mut("/status/conditions/0") {
-                condition["reason"] = json!("DeletionByOstrakon");
-            }
-        }),
-        Broken::OtherDrainWords if path.ends_with("/events") => edit(&mut request, |body| {
-            if body["reason"] == "DrainStarting" {
-                body["reason"] = json!("DrainBegins");
-            }
-        }),
-        _ => {}
-    }
-    request
-}
-
-fn edit(request: &mut Request<Bytes>, change: impl FnOnce(&mut Value)) {
-    if !matches!(*request.method(), Method::PATCH | Method::DELETE | Method::POST) {
-        return;
-    }
-    if let Ok(mut body) = serde_json::from_slice(request.body()) {
-        change(&mut body);
-        *request.body_mut() = Bytes::from(body.to_string());
-    }
 }

@@ -8,14 +8,14 @@ pub(super) mod words;
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
+use ostrakon::sim::embedded::{Audited, Change, Operation, Resource, Verb};
 use serde_json::Value;
 
 use claims::Claims;
 pub(super) use drains::Drains;
 
 use super::story::hostile::{NODE, TENANT};
-use crate::model::build::noon;
-use crate::sim::embedded::{Audited, Change, Operation, Resource, Verb};
+use crate::time::noon;
 
 /// Header of a controller's request: who sent it, and when, in seconds since noon.
 pub(super) const WHO: &str = "x-who";

@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use jiff::civil::{Time, Weekday};
 use jiff::tz::TimeZone;
+use ostrakon::drain::{
+    AtDeadline, Cap, CapScope, ConditionRule, Limit, NodeSelector, Pace, Policy, Protection, Retry,
+    Undrainable, Window,
+};
+use ostrakon::model::ConditionStatus;
 use rand::Rng;
 use rand::rngs::StdRng;
 
 use super::super::observer::drains::{PROTECTED, STATUS_TAINT, ZONE};
-use crate::drain::{
-    AtDeadline, Cap, CapScope, ConditionRule, Limit, NodeSelector, Pace, Policy, Protection, Retry,
-    Undrainable, Window,
-};
-use crate::model::ConditionStatus;
 
 /// Conditions that the policies are about.
 pub(super) const KINDS: [&str; 2] = ["KernelDeadlock", "ReadonlyFilesystem"];

@@ -14,6 +14,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use ostrakon::clock::Clock;
+use ostrakon::drain::Policy;
+use ostrakon::sim::embedded::{Embedded, Observed, Options};
 use parking_lot::{MappedMutexGuard, Mutex, MutexGuard};
 use prometheus::proto::MetricFamily;
 use rand::rngs::StdRng;
@@ -24,13 +27,10 @@ use tokio::time::sleep;
 use tracing::trace;
 
 use self::hostile::Hostile;
-use super::Broken;
+use super::mutants::Broken;
 use super::observer::{Drains, Observer, seconds, words};
 use super::replica::{End, Replica};
-use crate::clock::Clock;
-use crate::drain::Policy;
-use crate::model::build::{at, noon};
-use crate::sim::embedded::{Embedded, Observed, Options};
+use crate::time::{at, noon};
 
 /// Steps of a story.
 const STEPS: u32 = 30;
@@ -305,12 +305,7 @@ impl Story {
 
     /// What a replica says is to go although nothing is left that has to.
     fn left(&self) -> Option<String> {
-        let served = self.replicas.iter().flat_map(Replica::metrics);
-        let backlog = served.filter(|family| family.name() == "ostrakon_backlog_pods");
-        let pods: f64 = backlog
-            .flat_map(|family| family.get_metric().to_vec())
-            .map(|metric| metric.get_gauge().get_value())
-            .sum();
+        let pods: f64 = self.replicas.iter().map(|it| it.gauge("ostrakon_backlog_pods")).sum();
         (pods > 0.0).then(|| format!("the backlog is said to hold {pods} pods"))
     }
 

@@ -5,10 +5,10 @@
 
 use std::collections::BTreeMap;
 
+use ostrakon::sim::embedded::{Operation, Resource, Verb};
 use serde_json::Value;
 
 use super::{SHARED, text};
-use crate::sim::embedded::{Operation, Resource, Verb};
 
 /// The renew deadline, and a little for stamps.
 const RENEW: f64 = 10.01;

@@ -1,11 +1,11 @@
 //! Somebody with the right to write leases deletes or edits ours.
 
+use ostrakon::leader::{LEASE, RELEASED_BY};
+use ostrakon::sim::embedded::{DeleteOptions, Part, Resource};
 use rand::Rng;
 use serde_json::{Value, json};
 
 use super::Story;
-use crate::leader::{LEASE, RELEASED_BY};
-use crate::sim::embedded::{DeleteOptions, Part, Resource};
 
 const NAMESPACE: &str = "kube-system";
 

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use jiff::SignedDuration;
+use ostrakon::sim::embedded::{Fault, Part, Resource, Rule, Verb};
 use rand::Rng;
 use serde_json::{Value, json};
 
 use super::super::replica::End;
 use super::cluster::ready;
 use super::{LATE, LONGEST, LONGEST_PAUSE, OUTAGE, Story, TAKE_OVER, Verified};
-use crate::sim::embedded::{Fault, Part, Resource, Rule, Verb};
 
 /// How long after a restore a pod may stay that has to go at once, with what is left of earlier pauses.
 const CAUGHT_UP: f64 = 90.0;

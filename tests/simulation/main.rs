@@ -1,4 +1,4 @@
-//! Simulation on the embedded cluster: two unchanged replicas of the controller with their watches,
+//! Simulation on the embedded cluster: two replicas of the controller as it ships, with their watches,
 //! requests and election, in one thread and in virtual time, and an [`observer`] that knows only
 //! what the API stored and who asked for it.
 //!
@@ -35,17 +35,22 @@
 //! may: for everybody else all of the above holds as without them (P8). In one of ten the store is restored
 //! from a backup, and what is bound to a tainted node after that goes as well.
 //!
-//! `OSTRAKON_SEED=n cargo test --lib controller::simulation` replays one story, and with
+//! `OSTRAKON_SEED=n cargo test --test simulation` replays one story, and with
 //! `RUST_LOG=ostrakon=trace` and `-- --nocapture` tells all that is asked, stored and said in it;
 //! `make soak SEEDS=n FROM=m` plays n from the m-th on.
 
+// What helps tests may fail where it stands.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod mutants;
 mod observer;
 mod replica;
 mod story;
+mod time;
 
 use tracing_subscriber::EnvFilter;
 
-use super::flaw::Flaw;
+use mutants::Broken;
 use story::{Subject, play};
 
 /// Stories in the test command.
@@ -54,104 +59,6 @@ const SEEDS: u64 = 800;
 const DRAIN_SEEDS: u64 = 1_100;
 /// Those of budgets and protections.
 const BUDGET_SEEDS: u64 = 1_100;
-
-/// What is wrong with both replicas on purpose.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Broken {
-    Nothing,
-    /// P1: requests name no UID.
-    IgnoresUid,
-    /// P1: what was armed once is carried out, whatever is known by now.
-    TrustsTimers,
-    /// P2: what failed is not tried again.
-    ForgetsFailures,
-    /// P3: seconds are counted from when the taint is seen, by each process anew.
-    CountsFromObservation,
-    /// P4: both work.
-    DoesNotElect,
-    /// P4: leadership is not checked at the moment of writing.
-    WritesUngated,
-    /// P4: a lease that is not there is taken at once.
-    TakesDeletedLease,
-    /// P4: a lease without holder is taken at once, whoever emptied it.
-    TakesEmptiedLease,
-    /// P6: an annotation of somebody else is removed along with a write.
-    UndoesForeign,
-    /// P7: the condition's reason is another one.
-    OtherWords,
-    /// P7: an event about drains has another reason.
-    OtherDrainWords,
-    /// P1: a drain evicts what the policy leaves.
-    EvictsProtected,
-    /// P1: what a drain ordered once is carried out, whatever has become of the node.
-    TrustsOrders,
-    /// P2: a drain that was begun before a restart is not gone on with.
-    ForgetsDrains,
-    /// P2: what is foreseen of a node's pods keeps it from being drained.
-    TrustsForecasts,
-    /// P2: a drain ends although a budget holds pods that may go.
-    ForgetsHeld,
-    /// P5: nodes are cordoned however many are out of use.
-    IgnoresCap,
-    /// P6: the cordon goes with the record, whose ever it is.
-    UncordonsForeign,
-}
-
-impl Broken {
-    /// The promise that it breaks.
-    fn promise(self) -> &'static str {
-        match self {
-            Self::Nothing => "",
-            Self::IgnoresUid | Self::TrustsTimers | Self::EvictsProtected | Self::TrustsOrders => {
-                "P1"
-            }
-            Self::ForgetsFailures
-            | Self::ForgetsDrains
-            | Self::TrustsForecasts
-            | Self::ForgetsHeld => "P2",
-            Self::CountsFromObservation => "P3",
-            Self::DoesNotElect
-            | Self::WritesUngated
-            | Self::TakesDeletedLease
-            | Self::TakesEmptiedLease => "P4",
-            Self::IgnoresCap => "P5",
-            Self::UndoesForeign | Self::UncordonsForeign => "P6",
-            Self::OtherWords | Self::OtherDrainWords => "P7",
-        }
-    }
-
-    /// The stories that show it.
-    fn subject(self) -> Subject {
-        match self {
-            Self::EvictsProtected
-            | Self::TrustsOrders
-            | Self::ForgetsDrains
-            | Self::IgnoresCap
-            | Self::UncordonsForeign
-            | Self::OtherDrainWords => Subject::Drains,
-            Self::TrustsForecasts | Self::ForgetsHeld => Subject::Budgets,
-            _ => Subject::Taints,
-        }
-    }
-
-    fn flaw(self) -> Option<Flaw> {
-        match self {
-            Self::TrustsTimers => Some(Flaw::TrustsTimers),
-            Self::ForgetsFailures => Some(Flaw::ForgetsFailures),
-            Self::WritesUngated => Some(Flaw::WritesUngated),
-            Self::TakesDeletedLease => Some(Flaw::TakesDeletedLease),
-            Self::TakesEmptiedLease => Some(Flaw::TakesEmptiedLease),
-            Self::EvictsProtected => Some(Flaw::EvictsProtected),
-            Self::TrustsOrders => Some(Flaw::TrustsOrders),
-            Self::ForgetsDrains => Some(Flaw::ForgetsDrains),
-            Self::TrustsForecasts => Some(Flaw::TrustsForecasts),
-            Self::ForgetsHeld => Some(Flaw::ForgetsHeld),
-            Self::IgnoresCap => Some(Flaw::IgnoresCap),
-            Self::UncordonsForeign => Some(Flaw::UncordonsForeign),
-            _ => None,
-        }
-    }
-}
 
 fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok().map(|text| text.parse().expect("a number"))
@@ -258,7 +165,7 @@ fn tell(subject: Subject, seeds: u64) -> (usize, Sum) {
     assert!(
         failures.is_empty(),
         "{} of {stories} stories of {subject:?} break a promise:\n{}\nreplay one: OSTRAKON_SEED=n \
-         cargo test --lib controller::simulation::no_story",
+         cargo test --test simulation no_story",
         failures.len(),
         failures[..failures.len().min(8)].join("\n")
     );
@@ -302,26 +209,6 @@ fn the_same_seed_tells_the_same_story() {
 
 #[test]
 fn every_broken_controller_is_caught() {
-    const ALL: [Broken; 18] = [
-        Broken::IgnoresUid,
-        Broken::TrustsTimers,
-        Broken::ForgetsFailures,
-        Broken::CountsFromObservation,
-        Broken::DoesNotElect,
-        Broken::WritesUngated,
-        Broken::TakesDeletedLease,
-        Broken::TakesEmptiedLease,
-        Broken::UndoesForeign,
-        Broken::OtherWords,
-        Broken::OtherDrainWords,
-        Broken::EvictsProtected,
-        Broken::TrustsOrders,
-        Broken::ForgetsDrains,
-        Broken::TrustsForecasts,
-        Broken::ForgetsHeld,
-        Broken::IgnoresCap,
-        Broken::UncordonsForeign,
-    ];
     let catch = |broken: Broken| {
         let caught = (0..400).find_map(|seed| {
             let error = play(broken.subject(), seed, broken).err()?;
@@ -331,7 +218,7 @@ fn every_broken_controller_is_caught() {
         println!("{broken:?} is caught by seed {seed}: {error}");
     };
     std::thread::scope(|scope| {
-        for share in ALL.chunks(ALL.len().div_ceil(2)) {
+        for share in Broken::ALL.chunks(Broken::ALL.len().div_ceil(2)) {
             scope.spawn(move || share.iter().copied().for_each(catch));
         }
     });

@@ -1,11 +1,11 @@
 //! P1: which pods a drain may evict.
 
+use ostrakon::drain::Policy;
 use serde_json::Value;
 
 use super::super::{Broken, SHARED, text};
 use super::facts::{bad, condition, is_removed, is_trusted, owner, selects, status, unschedulable};
 use super::{Drains, SEEN_PROTECTED};
-use crate::drain::Policy;
 
 impl Drains {
     /// A pod was evicted by a controller: its node was cordoned, bad and being drained, no filter

@@ -1,11 +1,11 @@
 //! P5: which nodes may be cordoned, by conditions and caps, and when a drain may begin.
 
+use ostrakon::drain::{Cap, CapScope, Limit};
 use serde_json::Value;
 
 use super::super::{Broken, SHARED, text};
 use super::facts::{annotation, bad, has_status_taint, is_open, unschedulable, zone};
 use super::{Drains, RETRY, SLOW, Stored};
-use crate::drain::{Cap, CapScope, Limit};
 
 impl Drains {
     /// P5: a drain begins in a window of its policy, and so long after another one as it asks for.

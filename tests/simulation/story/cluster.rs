@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
+use ostrakon::clock::Clock;
+use ostrakon::sim::embedded::{DeleteOptions, Part, Resource, Selector};
 use rand::Rng;
 use serde_json::{Value, json};
 
 use super::super::observer::seconds;
 use super::{ALL_NODES, NODES, Story, hostile};
-use crate::clock::Clock;
-use crate::model::build::at;
-use crate::sim::embedded::{DeleteOptions, Part, Resource, Selector};
+use crate::time::at;
 
 impl Story {
     pub(super) fn some_node(&mut self) -> &'static str {

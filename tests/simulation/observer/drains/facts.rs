@@ -1,12 +1,12 @@
 //! What is read of nodes and pods as JSON, and what it comes to by a policy.
 
 use jiff::SignedDuration;
+use ostrakon::drain::{ConditionRule, Policy};
 use serde_json::Value;
 
 use super::super::{aged, text, time};
 use super::{CONDITIONS, RECORD, REMOVING, RETRY, STATUS_TAINT, ZONE};
-use crate::drain::{ConditionRule, Policy};
-use crate::model::build::noon;
+use crate::time::noon;
 
 /// Whether a condition of the policy is bad by `now`, by a heartbeat that counts at `trusted`.
 pub(super) fn bad(node: &Value, policy: &Policy, now: f64, trusted: f64) -> bool {

@@ -9,6 +9,8 @@ mod settled;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use ostrakon::drain::{AtDeadline, Policy, Undrainable};
+use ostrakon::sim::embedded::{Change, Resource};
 use serde_json::{Value, json};
 
 use self::facts::{
@@ -16,25 +18,22 @@ use self::facts::{
     stripped, unschedulable, zone,
 };
 use super::{Broken, SHARED, aged, seconds, text, time, words};
-use crate::drain::{AtDeadline, Policy, Undrainable};
-use crate::sim::embedded::{Change, Resource};
 
 /// An annotation of a node that is ours, and one that we may take away.
 const RECORD: &str = "ostrakon.dev/drain";
 const RETRY: &str = "draino/drain-retry";
 /// cluster-autoscaler's taint of a node that it is about to remove.
-pub(in crate::controller::simulation) const REMOVING: &str = "ToBeDeletedByClusterAutoscaler";
+pub(crate) const REMOVING: &str = "ToBeDeletedByClusterAutoscaler";
 /// Annotation of a pod that must not be evicted.
-pub(in crate::controller::simulation) const PROTECTED: &str = "example.com/protected";
+pub(crate) const PROTECTED: &str = "example.com/protected";
 /// Label of a node by which caps count and policies select.
-pub(in crate::controller::simulation) const ZONE: &str = "example.com/zone";
+pub(crate) const ZONE: &str = "example.com/zone";
 /// Key of the taint that policies put on with a cordon; nobody else does.
-pub(in crate::controller::simulation) const STATUS_TAINT: &str =
-    "status-taint.cluster-autoscaler.kubernetes.io/ostrakon";
+pub(crate) const STATUS_TAINT: &str = "status-taint.cluster-autoscaler.kubernetes.io/ostrakon";
 /// draino's annotation of a node that it has cordoned.
-pub(in crate::controller::simulation) const CONDITIONS: &str = "draino.planet.com/conditions";
+pub(crate) const CONDITIONS: &str = "draino.planet.com/conditions";
 /// Value of the label `app` of the pods that a budget is for.
-pub(in crate::controller::simulation) const GUARDED: &str = "guarded";
+pub(crate) const GUARDED: &str = "guarded";
 /// How much later than it is due something may be done: times are stored in whole seconds, and a
 /// node is looked at every few seconds.
 const LATE: f64 = 12.0;
@@ -51,7 +50,7 @@ const CLEAR_AFTER: f64 = 300.0;
 /// A state of a node, absent while there is none, and from when on it was stored.
 type Stored = (f64, Option<Arc<Value>>);
 
-pub(in crate::controller::simulation) struct Drains {
+pub(crate) struct Drains {
     policies: Vec<Policy>,
     calm: bool,
     nodes: BTreeMap<String, Vec<Stored>>,
@@ -77,7 +76,7 @@ pub(in crate::controller::simulation) struct Drains {
 }
 
 impl Drains {
-    pub(in crate::controller::simulation) fn new(policies: Vec<Policy>, calm: bool) -> Self {
+    pub(crate) fn new(policies: Vec<Policy>, calm: bool) -> Self {
         Self {
             policies,
             calm,
@@ -97,7 +96,7 @@ impl Drains {
     }
 
     /// How many drains have come to their end.
-    pub(in crate::controller::simulation) fn drained(&self) -> usize {
+    pub(crate) fn drained(&self) -> usize {
         self.drained
     }
 

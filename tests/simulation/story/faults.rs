@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use jiff::SignedDuration;
+use ostrakon::sim::embedded::{Fault, Resource, Rule, Verb};
 use rand::Rng;
 
 use super::Story;
-use crate::sim::embedded::{Fault, Resource, Rule, Verb};
 
 impl Story {
     /// Something goes wrong, until everything is mended.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use ostrakon::drain::{AtDeadline, Cap, Policy, Undrainable};
 use serde_json::Value;
 
 use super::super::{number, text, time};
@@ -9,11 +10,10 @@ use super::facts::{
     annotation, bad, has_status_taint, is_open, is_removed, owner, selects, status, unschedulable,
 };
 use super::{CONDITIONS, Drains, GUARDED, LATE, PROTECTED, RECORD};
-use crate::drain::{AtDeadline, Cap, Policy, Undrainable};
 
 impl Drains {
     /// The first node that is not what it has to be by now, if nothing happens any more: P2.
-    pub(in crate::controller::simulation) fn unsettled(&self, now: f64) -> Option<String> {
+    pub(crate) fn unsettled(&self, now: f64) -> Option<String> {
         self.nodes.iter().find_map(|(name, states)| {
             let (_, node) = states.last()?;
             let node = node.as_deref()?;

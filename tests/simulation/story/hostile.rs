@@ -2,18 +2,18 @@
 //! the API lets it write. What happens to their own node and pods is their own affair; everybody else's pods
 //! go and stay as they would without them, in calm stories to the second.
 
+use ostrakon::model::{Node, Upkeep};
+use ostrakon::sim::embedded::{DeleteOptions, Part, Resource};
 use rand::Rng;
 use rand::rngs::StdRng;
 use serde_json::{Value, json};
 
 use super::Story;
-use crate::model::{Node, Upkeep};
-use crate::sim::embedded::{DeleteOptions, Part, Resource};
 
 /// The kubelet's node.
-pub(in crate::controller::simulation) const NODE: &str = "hostile";
+pub(crate) const NODE: &str = "hostile";
 /// The tenant's namespace.
-pub(in crate::controller::simulation) const TENANT: &str = "tenant";
+pub(crate) const TENANT: &str = "tenant";
 
 pub(super) struct Hostile {
     random: StdRng,

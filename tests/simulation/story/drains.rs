@@ -1,9 +1,11 @@
 //! Stories of cordons and drains: conditions go bad and clear, people and cluster-autoscaler do
 //! what they do, and all that goes wrong in the other stories goes wrong here.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::SignedDuration;
+use ostrakon::sim::embedded::{DeleteOptions, Fault, Part, Resource, Rule, Selector, Verb};
 use rand::Rng;
 use serde_json::{Value, json};
 
@@ -12,7 +14,6 @@ use super::super::observer::seconds;
 use super::super::replica::{End, Replica};
 use super::policies::{KINDS, ZONES};
 use super::{Story, Subject, TAKE_OVER, Verified};
-use crate::sim::embedded::{DeleteOptions, Fault, Part, Resource, Rule, Selector, Verb};
 
 /// Name of a second budget over the same pods.
 const SECOND: &str = "web-too";
@@ -461,10 +462,23 @@ impl Story {
         let now = self.now();
         let observer = self.observer();
         observer.drains.as_ref()?.unsettled(now).or_else(|| {
-            let left = self.replicas.iter().find_map(Replica::order_left)?;
-            let is_drained = self.nodes_in_phase("draining").contains(&left);
-            (!is_drained).then(|| format!("an order is left for node {left}"))
+            let ordered = |replica: &Replica| replica.gauge("ostrakon_drain_backlog_pods");
+            let ordered: f64 = self.replicas.iter().map(ordered).sum();
+            let may_go = self.pods_on(&self.nodes_in_phase("draining"));
+            (ordered > may_go)
+                .then(|| format!("{ordered} pods are ordered to go, of {may_go} on drained nodes"))
         })
+    }
+
+    #[allow(clippy::cast_precision_loss)] // A few.
+    fn pods_on(&self, nodes: &[String]) -> f64 {
+        let Ok(all) = Selector::parse(Resource::Pods, None, "", "") else { return 0.0 };
+        let pods = self.cluster.store().select(Resource::Pods, &all);
+        let is_there = |pod: &&Arc<Value>| {
+            let on = pod["spec"]["nodeName"].as_str();
+            nodes.iter().any(|node| Some(node.as_str()) == on)
+        };
+        pods.iter().filter(is_there).count() as f64
     }
 
     fn nodes_in_phase(&self, phase: &str) -> Vec<String> {
