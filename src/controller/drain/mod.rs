@@ -9,8 +9,6 @@
 mod conductor;
 mod metrics;
 mod news;
-#[cfg(test)]
-mod tests;
 mod unstored;
 
 use std::sync::Arc;

@@ -46,7 +46,7 @@ impl<'a> Asking<'a> {
         namespace: &str,
     ) -> Result<String, PreflightError> {
         let mut missing = Vec::new();
-        let asked = needed.iter().map(async |&permission| {
+        let asked = needed.iter().copied().map(async |permission| {
             // Objects are created under any name or none.
             let named = !namespace.is_empty() && permission.verb != "create";
             let name = if named { leader::LEASE } else { "" };

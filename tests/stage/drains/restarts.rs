@@ -1,7 +1,8 @@
 //! The controller dies in each phase, and the next one goes on from what is written on the node.
 
+use ostrakon::drain::{AtDeadline, Retry, Undrainable};
+
 use super::*;
-use crate::drain::{AtDeadline, Retry, Undrainable};
 
 impl Stage {
     /// The controller dies, nobody works for a while, and another one starts.
@@ -172,7 +173,7 @@ async fn with_other_conditions_configured_what_is_recorded_decides_the_uncordon(
     stage.bad_node("n1");
     seconds(10).await;
     stage.kill();
-    stage.policies = Arc::from([policy("p", &["Other"])]);
+    stage.policies = vec![policy("p", &["Other"])];
     stage.start();
     minutes(30).await;
     assert!(stage.is_cordoned("n1"), "it is still bad");

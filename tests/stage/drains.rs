@@ -1,8 +1,4 @@
-//! Cordon and drain as a whole: a controller at work on an embedded cluster, in virtual time.
-//!
-//! Watches, queues, conductor and evictor are the real ones, only without threads. A kubelet ends
-//! pods once their grace is over. What is stored is written down as it changes, so that a test can
-//! say what was never done.
+//! Cordon and drain as a whole. A kubelet ends pods once their grace is over.
 
 mod beginnings;
 mod cordons;
@@ -18,38 +14,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use ostrakon::clock::Clock;
+use ostrakon::config::Compat;
+use ostrakon::drain::{ConditionRule, DrainPhase, Pace, Policy, Record};
+use ostrakon::model::{Autoscaler, Upkeep};
+use ostrakon::sim::embedded::{
+    Change, DeleteOptions, Embedded, Fault, Options, Part, Resource, Rule, Selector, Verb,
+};
 use parking_lot::{Mutex, MutexGuard};
-use prometheus::Registry;
 use serde_json::{Value, json};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
-use tokio_util::sync::CancellationToken;
 
-use super::{Conductor, DrainMetrics, run};
-use crate::clock::Clock;
-use crate::cluster::{self, Api, WriteGate, watch};
-use crate::config::Compat;
-use crate::controller::handler::Decider;
-use crate::controller::ingest;
-use crate::controller::judge::View;
-use crate::controller::pump::{self, Carrier};
-use crate::controller::requests::{ApiRequests, ByEvents};
-use crate::controller::runner::Runner;
-use crate::controller::state::Shared;
-use crate::drain::build::policy;
-use crate::drain::{DrainPhase, Policy, Record};
-use crate::evict::{self, Drainer, Evictor, OrderMetrics, Pace};
-use crate::model::build::noon;
-use crate::model::{Autoscaler, Upkeep};
-use crate::observe::{EventLane, EventMetrics, Recorder};
-use crate::pipeline::{Handler, SHARDS, shard_of};
-use crate::sim::embedded::{
-    Change, DeleteOptions, Embedded, Fault, Options, Part, Resource, Rule, Selector, Verb,
-};
+use crate::noon;
+use crate::process::Process;
 
-/// For how long what is queued may wait for the next look at the queues.
-const LOOK: Duration = Duration::from_millis(100);
 /// Grace of the pods, in seconds.
 const GRACE: i64 = 2;
 
@@ -57,7 +37,7 @@ const GRACE: i64 = 2;
 struct Stage {
     cluster: Embedded,
     clock: Clock,
-    policies: Arc<[Policy]>,
+    policies: Vec<Policy>,
     seen: Mutex<Seen>,
     process: Option<Process>,
     _kubelet: JoinSet<()>,
@@ -76,14 +56,11 @@ struct Seen {
     gone: Vec<String>,
 }
 
-/// A running controller.
-struct Process {
-    shared: Arc<Shared>,
-    registry: Registry,
-    events: EventLane,
-    told: Vec<String>,
-    gate: WriteGate,
-    _tasks: JoinSet<()>,
+/// A policy for every node, without caps, notice or spacing; its rules in draino's form.
+fn policy(name: &str, rules: &[&str]) -> Policy {
+    let rules = rules.iter().map(|text| ConditionRule::parse(text).unwrap()).collect();
+    let pace = Pace { notice: Duration::ZERO, spacing: Duration::ZERO, caps: Vec::new() };
+    Policy { pace, ..Policy::new(name, rules) }
 }
 
 /// A stage with a controller at work by this policy for `Bad=True,0s`, as changed.
@@ -103,73 +80,18 @@ impl Stage {
         let seen = Mutex::new(Seen::of(cluster.store().follow()));
         let mut kubelet = JoinSet::new();
         kubelet.spawn(end_pods(cluster.clone(), clock.clone()));
-        let policies = policies.into();
         Self { cluster, clock, policies, seen, process: None, _kubelet: kubelet }
     }
 
     /// A controller begins to work.
     fn start(&mut self) {
-        let registry = Registry::new();
-        let gate = WriteGate::open();
-        let metrics = cluster::Metrics::register(&registry).unwrap();
-        let api = Api::new(self.cluster.client(), metrics.clone()).gated(gate.clone());
-        let event_metrics = EventMetrics::register(&registry).unwrap();
-        let (recorder, events) = Recorder::new("test", event_metrics, self.clock.clone());
-        let shared = Shared::new(self.clock.clone(), Compat::None, recorder.clone());
-        let drain_metrics = DrainMetrics::register(&registry).unwrap();
-        let shared = Arc::new(shared.draining_by(Arc::clone(&self.policies), drain_metrics));
-        shared.lead();
-        let drains = Arc::clone(shared.drains.as_ref().unwrap());
-        let pace = Arc::new(Pace::default());
-        let requests = ApiRequests { api: api.clone(), watched: Some(Arc::clone(&drains.watched)) };
-        let backlog = Arc::clone(&shared.backlog);
-        let evictor = Evictor::new(
-            View { shared: Arc::clone(&shared) },
-            requests.clone(),
-            ByEvents(recorder.clone()),
-            Arc::clone(&backlog),
-            evict::Metrics::register(&registry, backlog).unwrap(),
-            self.clock.clone(),
-            Arc::clone(&pace),
-        );
-        let drainer = Drainer::new(
-            View { shared: Arc::clone(&shared) },
-            requests,
-            ByEvents(recorder),
-            Arc::clone(&shared.orders),
-            OrderMetrics::register(&registry, Arc::clone(&shared.orders)).unwrap(),
-            self.clock.clone(),
-            Arc::clone(&pace),
-        );
-        let stop = CancellationToken::new();
-        let listed = [CancellationToken::new(), CancellationToken::new()];
-        let [nodes_listed, pods_listed] = listed.clone();
-        let mut tasks = JoinSet::new();
-        let nodes = ingest::Nodes::new(Arc::clone(&shared), metrics.clone());
-        tasks.spawn(watch::run(api.clone(), metrics.clone(), nodes, 0, move || {
-            nodes_listed.cancel();
-        }));
-        let pods = ingest::Pods::new(Arc::clone(&shared), metrics.clone());
-        tasks.spawn(watch::run(api.clone(), metrics, pods, 0, move || pods_listed.cancel()));
-        tasks.spawn(handle(Arc::clone(&shared)));
-        let queue = Arc::new(pump::Queue::default());
-        for shard in 0..SHARDS {
-            let queue = Arc::clone(&queue);
-            tasks.spawn(pump::take_due(Arc::clone(&shared), shard, queue, stop.clone()));
-        }
-        let carrier = Arc::new(Carrier { evictor, drainer });
-        let runner = Runner::alone();
-        tasks.spawn(pump::carry(queue, carrier, pace, runner.clone(), stop.clone()));
-        let conductor = Conductor::new(Arc::clone(&shared), drains, api, 1);
-        tasks.spawn(run(conductor, listed, stop, runner));
-        let told = Vec::new();
-        self.process = Some(Process { shared, registry, events, told, gate, _tasks: tasks });
+        let clock = self.clock.clone();
+        self.process = Some(Process::start(&self.cluster, clock, Compat::None, &self.policies));
     }
 
     /// The controller dies: from this moment on it writes nothing.
     fn kill(&mut self) {
-        let process = self.process.take().expect("a controller that runs");
-        process.gate.close();
+        self.process.take().expect("a controller that runs");
     }
 
     /// A healthy node.
@@ -405,24 +327,20 @@ impl Stage {
         self.process.as_ref().expect("a controller that runs")
     }
 
-    /// How many events with this begin the running controller has had to tell.
-    fn told(&mut self, begin: &str) -> usize {
-        let process = self.process.as_mut().expect("a controller that runs");
-        process.told.extend(process.events.take_messages());
-        process.told.iter().filter(|message| message.starts_with(begin)).count()
+    /// How many events with this begin the running controller has told.
+    fn told(&self, begin: &str) -> usize {
+        self.process().events().iter().filter(|message| message.starts_with(begin)).count()
     }
 
     /// A counter of the running controller, over all its labels that these are among.
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // It counts by ones.
     fn counted(&self, name: &str, labels: &[&str]) -> u64 {
-        let families = self.process().registry.gather();
-        let Some(family) = families.iter().find(|family| family.name() == name) else { return 0 };
-        let metrics = family.get_metric().iter().filter(|metric| {
-            let values: Vec<_> =
-                metric.get_label().iter().map(prometheus::proto::LabelPair::value).collect();
-            labels.iter().all(|label| values.contains(label))
-        });
-        metrics.map(|metric| metric.get_counter().get_value() as u64).sum()
+        self.process().metric(name, labels) as u64
+    }
+
+    /// Whether no drain has ordered a pod to go.
+    fn nothing_is_ordered(&self) -> bool {
+        self.counted("ostrakon_drain_backlog_pods", &[]) == 0
     }
 
     /// Requests of the running controller.
@@ -473,24 +391,6 @@ fn record(node: &Value) -> Option<Record> {
     Some(Record::parse(text).unwrap())
 }
 
-/// Takes nodes and pods from the queues, as the workers do.
-async fn handle(shared: Arc<Shared>) {
-    let decider = Decider { shared: Arc::clone(&shared) };
-    loop {
-        if !shared.nodes.is_empty() {
-            let key = shared.nodes.get().unwrap();
-            decider.node(shard_of(key.0.as_str()), &key);
-            shared.nodes.done(&key);
-        } else if !shared.pods.is_empty() {
-            let key = shared.pods.get().unwrap();
-            decider.pod(shard_of(key.node.as_str()), &key);
-            shared.pods.done(&key);
-        } else {
-            sleep(LOOK).await;
-        }
-    }
-}
-
 /// Ends pods when their grace is over, but not those that a finalizer holds.
 async fn end_pods(cluster: Embedded, clock: Clock) {
     let all = Selector::parse(Resource::Pods, None, "", "").unwrap();
@@ -524,7 +424,7 @@ fn notice(seconds: u64) -> impl FnOnce(&mut Policy) {
 
 #[tokio::test(start_paused = true)]
 async fn a_bad_node_is_cordoned_drained_and_in_the_end_uncordoned() {
-    let mut stage = stage(notice(10));
+    let stage = stage(notice(10));
     stage.node("good");
     stage.bad_node("n1");
     stage.pod("a", "n1");

@@ -1,12 +1,13 @@
 //! From the first eviction to a node without pods, with refusals on the way.
 
+use ostrakon::drain::Undrainable;
+use ostrakon::sim::embedded::Resource::{DaemonSets, PodDisruptionBudgets, Pods, StatefulSets};
+
 use super::*;
-use crate::drain::Undrainable;
-use crate::sim::embedded::Resource::{DaemonSets, PodDisruptionBudgets, Pods, StatefulSets};
 
 #[tokio::test(start_paused = true)]
 async fn a_condition_that_clears_before_the_drain_begins_stops_it() {
-    let mut stage = stage(notice(60));
+    let stage = stage(notice(60));
     stage.bad_node("n1");
     stage.pod("a", "n1");
     seconds(59).await;
@@ -38,13 +39,13 @@ async fn a_condition_that_clears_or_a_person_who_uncordons_stops_a_drain_under_w
         stage.let_go(1);
         minutes(30).await;
         assert_eq!(stage.gone().len(), 1, "{by_person}");
-        assert!(!stage.is_cordoned("n1") && stage.process().shared.orders.is_empty());
+        assert!(!stage.is_cordoned("n1") && stage.nothing_is_ordered());
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_pod_that_its_budget_holds_waits_and_is_named_once() {
-    let mut stage = stage(|policy| policy.deadline = Some(Duration::from_secs(3600)));
+    let stage = stage(|policy| policy.deadline = Some(Duration::from_secs(3600)));
     stage.bad_node("n1");
     stage.pod("a", "n1");
     stage.pod_with("free", "n1", |pod| pod["metadata"]["labels"] = json!({}));
@@ -64,7 +65,7 @@ async fn a_pod_that_its_budget_holds_waits_and_is_named_once() {
 #[tokio::test(start_paused = true)]
 async fn an_eviction_that_fails_is_tried_again_and_fails_no_drain() {
     for code in [500, 429, 403] {
-        let mut stage = stage(|_| {});
+        let stage = stage(|_| {});
         stage.refuse(Verb::Create, Pods, "eviction", code, Some(6));
         stage.bad_node("n1");
         stage.pod("a", "n1");
@@ -77,7 +78,7 @@ async fn an_eviction_that_fails_is_tried_again_and_fails_no_drain() {
 
 #[tokio::test(start_paused = true)]
 async fn a_pod_that_is_gone_before_its_eviction_is_no_failure() {
-    let mut stage = stage(|_| {});
+    let stage = stage(|_| {});
     let late = Rule::always(Fault::Latency(Duration::from_secs(2)));
     stage.cluster.faults().add(late.on(Verb::Create).of(Pods).at("eviction"));
     stage.bad_node("n1");
@@ -127,7 +128,7 @@ async fn a_drain_that_stands_still_says_why_on_its_node() {
         (PodDisruptionBudgets, Undrainable::Cordon),
     ];
     for (what, undrainable) in cases {
-        let mut stage = stage(|policy| {
+        let stage = stage(|policy| {
             policy.pace.notice = Duration::from_secs(10);
             policy.undrainable = undrainable;
         });
@@ -150,7 +151,7 @@ async fn a_drain_that_stands_still_says_why_on_its_node() {
 
 #[tokio::test(start_paused = true)]
 async fn each_standstill_of_a_drain_under_way_is_told_of_once() {
-    let mut stage = stage(|policy| policy.deadline = Some(Duration::from_secs(3600)));
+    let stage = stage(|policy| policy.deadline = Some(Duration::from_secs(3600)));
     stage.bad_node("n1");
     stage.pod("a", "n1");
     stage.budget(0);
@@ -166,7 +167,7 @@ async fn each_standstill_of_a_drain_under_way_is_told_of_once() {
 #[tokio::test(start_paused = true)]
 async fn a_node_is_not_cordoned_while_the_owner_of_a_pod_cannot_be_asked_for_if_it_is_to_stay_in_use()
  {
-    let mut stage = stage(|policy| policy.undrainable = Undrainable::Report);
+    let stage = stage(|policy| policy.undrainable = Undrainable::Report);
     stage.refuse(Verb::Get, StatefulSets, "", 500, None);
     stage.node("n1");
     stage.pod_with("a", "n1", |pod| {
@@ -210,7 +211,7 @@ async fn pods_of_a_daemon_set_stay_on_a_drained_node() {
 #[tokio::test(start_paused = true)]
 async fn a_node_with_a_pod_that_would_be_lost_is_told_of_and_others_go_on_if_it_is_to_stay_in_use()
 {
-    let mut stage = stage(|policy| policy.undrainable = Undrainable::Report);
+    let stage = stage(|policy| policy.undrainable = Undrainable::Report);
     stage.node("n1");
     stage.lone_pod("lone", "n1");
     stage.report("n1", "Bad", "True");

@@ -1,11 +1,12 @@
 //! Who is cordoned, who is uncordoned, and what a request that fails changes of it.
 
+use ostrakon::drain::{Cap, CapScope, Limit, Undrainable};
+
 use super::*;
-use crate::drain::{Cap, CapScope, Limit, Undrainable};
 
 #[tokio::test(start_paused = true)]
 async fn a_cordon_that_fails_is_followed_by_no_drain_and_tried_until_it_succeeds() {
-    let mut stage = stage(|_| {});
+    let stage = stage(|_| {});
     stage.refuse(Verb::Patch, Resource::Nodes, "", 500, None);
     stage.bad_node("n1");
     stage.pod("a", "n1");
@@ -35,7 +36,7 @@ async fn a_node_that_cannot_be_read_is_neither_cordoned_nor_forgotten() {
 
 #[tokio::test(start_paused = true)]
 async fn an_uncordon_that_fails_is_told_of_and_tried_until_it_succeeds() {
-    let mut stage = stage(|_| {});
+    let stage = stage(|_| {});
     stage.bad_node("n1");
     seconds(5).await;
     assert_eq!(stage.phase("n1"), Some(DrainPhase::Drained));
@@ -51,7 +52,7 @@ async fn an_uncordon_that_fails_is_told_of_and_tried_until_it_succeeds() {
 
 #[tokio::test(start_paused = true)]
 async fn after_a_conflict_the_node_is_read_again_at_once() {
-    let mut stage = stage(notice(60));
+    let stage = stage(notice(60));
     stage.refuse(Verb::Patch, Resource::Nodes, "", 409, Some(3));
     stage.bad_node("n1");
     seconds(1).await;
@@ -62,7 +63,7 @@ async fn after_a_conflict_the_node_is_read_again_at_once() {
 
 #[tokio::test(start_paused = true)]
 async fn by_an_old_view_a_node_is_not_cordoned_twice() {
-    let mut stage = stage(notice(60));
+    let stage = stage(notice(60));
     stage.node("n1");
     seconds(1).await;
     // The view learns that the node is bad, and then nothing any more.
@@ -100,7 +101,7 @@ async fn a_minimum_age_that_passes_in_silence_is_acted_on() {
 
 #[tokio::test(start_paused = true)]
 async fn the_cordon_of_a_person_is_made_use_of_and_never_lifted() {
-    let mut stage = stage(notice(10));
+    let stage = stage(notice(10));
     stage.bad_node("n1");
     stage.set_unschedulable("n1", true);
     stage.pod("a", "n1");
@@ -129,7 +130,7 @@ async fn a_condition_that_clears_before_its_time_leaves_the_pods_of_a_foreign_co
 
 #[tokio::test(start_paused = true)]
 async fn what_a_person_uncordons_stays_so_and_is_not_drained() {
-    let mut stage = stage(notice(60));
+    let stage = stage(notice(60));
     stage.bad_node("n1");
     stage.pod("a", "n1");
     seconds(30).await;
@@ -159,7 +160,7 @@ async fn what_the_autoscaler_uncordons_gets_its_cordon_and_its_status_taint_agai
         taints.filter_map(|taint| taint["key"].as_str().map(str::to_owned)).collect::<Vec<_>>()
     };
     let ours = || json!({"key": "sick", "effect": "NoSchedule"});
-    let removing = json!({"key": crate::model::Autoscaler::REMOVING, "effect": "NoSchedule"});
+    let removing = json!({"key": ostrakon::model::Autoscaler::REMOVING, "effect": "NoSchedule"});
     for others in [vec![], vec![ours()]] {
         stage.bad_node("n1");
         seconds(5).await;
@@ -182,7 +183,7 @@ async fn what_the_autoscaler_uncordons_gets_its_cordon_and_its_status_taint_agai
 
 #[tokio::test(start_paused = true)]
 async fn a_second_cordon_that_fails_is_told_of_and_tried_until_it_succeeds() {
-    let mut stage = stage(notice(3600));
+    let stage = stage(notice(3600));
     stage.bad_node("n1");
     seconds(5).await;
     stage.scale_down("n1");
@@ -277,7 +278,7 @@ async fn a_node_that_cannot_be_drained_is_uncordoned_as_soon_as_it_is_good() {
 
 #[tokio::test(start_paused = true)]
 async fn a_policy_that_only_cordons_reports_no_drain() {
-    let mut stage = stage(|policy| policy.drain = false);
+    let stage = stage(|policy| policy.drain = false);
     stage.bad_node("n1");
     stage.pod("a", "n1");
     minutes(60).await;

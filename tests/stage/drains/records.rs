@@ -1,7 +1,8 @@
 //! Records that others write, refuse or take away.
 
+use ostrakon::drain::{AtDeadline, Claim, Cordon};
+
 use super::*;
-use crate::drain::{AtDeadline, Claim, Cordon};
 
 const FAR: &str = "9000-01-01T00:00:00Z";
 
@@ -118,7 +119,7 @@ fn fill(stage: &Stage, name: &str, left: usize) {
 
 #[tokio::test(start_paused = true)]
 async fn a_node_whose_annotations_are_full_is_cordoned_drained_and_uncordoned_all_the_same() {
-    let mut stage = stage(notice(10));
+    let stage = stage(notice(10));
     stage.node("n1");
     stage.pod("a", "n1");
     fill(&stage, "n1", 10);
@@ -180,7 +181,7 @@ async fn after_a_restart_a_cordon_without_a_record_is_somebody_elses() {
 
 #[tokio::test(start_paused = true)]
 async fn a_webhook_that_strips_the_record_is_asked_less_and_less_often() {
-    let mut stage = stage(notice(10));
+    let stage = stage(notice(10));
     let rule = Rule::always(Fault::StripAnnotations).on(Verb::Patch).of(Resource::Nodes).at("");
     stage.cluster.faults().add(rule);
     stage.bad_node("n1");
@@ -202,7 +203,7 @@ async fn a_webhook_that_strips_the_record_is_asked_less_and_less_often() {
 #[tokio::test(start_paused = true)]
 async fn a_condition_that_is_refused_holds_up_neither_drain_nor_uncordon() {
     for code in [403, 422] {
-        let mut stage = stage(notice(10));
+        let stage = stage(notice(10));
         stage.refuse(Verb::Patch, Resource::Nodes, "status", code, None);
         stage.bad_node("n1");
         stage.pod("a", "n1");
@@ -218,7 +219,7 @@ async fn a_condition_that_is_refused_holds_up_neither_drain_nor_uncordon() {
 
 #[tokio::test(start_paused = true)]
 async fn a_right_that_is_missing_leaves_the_node_in_use() {
-    let mut stage = stage(notice(10));
+    let stage = stage(notice(10));
     stage.refuse(Verb::Patch, Resource::Nodes, "", 403, None);
     stage.bad_node("n1");
     stage.pod("a", "n1");
@@ -233,11 +234,11 @@ async fn a_right_that_is_missing_leaves_the_node_in_use() {
 
 #[tokio::test(start_paused = true)]
 async fn a_pod_that_asks_for_centuries_keeps_no_place_under_the_cap_for_good() {
-    let mut stage = stage(|policy| {
+    let stage = stage(|policy| {
         policy.at_deadline = AtDeadline::GiveUp;
-        policy.pace.caps = vec![crate::drain::Cap {
-            scope: crate::drain::CapScope::Cluster,
-            limit: crate::drain::Limit::Count(1),
+        policy.pace.caps = vec![ostrakon::drain::Cap {
+            scope: ostrakon::drain::CapScope::Cluster,
+            limit: ostrakon::drain::Limit::Count(1),
         }];
     });
     stage.bad_node("n1");

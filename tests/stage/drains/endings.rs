@@ -1,7 +1,8 @@
 //! What becomes of a drain whose deadline is over.
 
+use ostrakon::drain::{AtDeadline, Retry};
+
 use super::*;
-use crate::drain::{AtDeadline, Retry};
 
 /// A node whose only pod is held back by its budget, with a deadline after 25 s.
 fn held_back(at_deadline: AtDeadline, attempts: u32) -> Stage {
@@ -19,7 +20,7 @@ fn held_back(at_deadline: AtDeadline, attempts: u32) -> Stage {
 
 #[tokio::test(start_paused = true)]
 async fn a_drain_that_is_given_up_leaves_the_cordon_and_evicts_nobody_until_the_next_try() {
-    let mut stage = held_back(AtDeadline::GiveUp, 8);
+    let stage = held_back(AtDeadline::GiveUp, 8);
     seconds(28).await;
     let record = stage.record("n1").unwrap();
     assert_eq!((record.phase, record.failures), (DrainPhase::Failed, 1));
@@ -39,7 +40,7 @@ async fn a_drain_that_is_given_up_leaves_the_cordon_and_evicts_nobody_until_the_
 
 #[tokio::test(start_paused = true)]
 async fn failed_drains_are_tried_again_with_growing_pauses_and_at_last_on_request_only() {
-    let mut stage = held_back(AtDeadline::GiveUp, 3);
+    let stage = held_back(AtDeadline::GiveUp, 3);
     let mut ends = Vec::new();
     for failures in 1..=3 {
         while stage
@@ -103,7 +104,7 @@ async fn at_the_deadline_the_cordon_of_a_person_is_not_lifted() {
 
 #[tokio::test(start_paused = true)]
 async fn at_the_deadline_the_rest_may_be_deleted_whatever_its_budget_says() {
-    let mut stage = held_back(AtDeadline::DeleteRest, 8);
+    let stage = held_back(AtDeadline::DeleteRest, 8);
     seconds(20).await;
     assert!(stage.gone().is_empty());
     seconds(20).await;

@@ -1,9 +1,10 @@
 //! A forecast is no veto: what may go goes, what a budget or a webhook holds is asked for again and
 //! again, and what the policy protects is left and named.
 
+use ostrakon::drain::{AtDeadline, Cap, CapScope, Limit, Protection, Undrainable};
+use ostrakon::sim::embedded::Resource::{PodDisruptionBudgets, Pods};
+
 use super::*;
-use crate::drain::{AtDeadline, Cap, CapScope, Limit, Protection, Undrainable};
-use crate::sim::embedded::Resource::{PodDisruptionBudgets, Pods};
 
 /// Annotation by which the policies here leave a pod.
 const KEEP: &str = "example.com/keep";
@@ -60,7 +61,7 @@ async fn of_six_pods_five_go_and_the_protected_one_is_left_and_named() {
         (with_files, "its emptyDir volume files would be lost"),
     ];
     for (change, why) in cases {
-        let mut stage = stage(protecting);
+        let stage = stage(protecting);
         stage.node("n1");
         stage.pod_with("kept", "n1", change);
         for name in ["a", "b", "c", "d", "e"] {
@@ -88,7 +89,7 @@ async fn of_six_pods_five_go_and_the_protected_one_is_left_and_named() {
 
 #[tokio::test(start_paused = true)]
 async fn a_budget_holds_its_own_pods_only_and_they_go_within_seconds_of_its_change() {
-    let mut stage = stage(patient);
+    let stage = stage(patient);
     stage.node("n1");
     for name in ["a", "b"] {
         stage.pod(name, "n1");
@@ -123,7 +124,7 @@ async fn a_budget_holds_its_own_pods_only_and_they_go_within_seconds_of_its_chan
 #[tokio::test(start_paused = true)]
 async fn an_operator_behind_a_webhook_hears_of_the_eviction_and_again_with_a_growing_pause() {
     for code in [429, 500] {
-        let mut stage = stage(patient);
+        let stage = stage(patient);
         stage.node("n1");
         stage.pod("a", "n1");
         stage.strict_budget("web", "web", json!({"maxUnavailable": 0}), 1);
@@ -152,7 +153,7 @@ async fn an_operator_behind_a_webhook_hears_of_the_eviction_and_again_with_a_gro
 
 #[tokio::test(start_paused = true)]
 async fn a_webhooks_refusal_is_named_in_its_own_words() {
-    let mut stage = stage(patient);
+    let stage = stage(patient);
     stage.node("n1");
     stage.pod("a", "n1");
     stage.deny_evictions(429);
@@ -190,7 +191,7 @@ async fn a_storage_manager_that_drops_its_budget_once_its_users_are_gone_is_not_
 
 #[tokio::test(start_paused = true)]
 async fn two_budgets_over_one_pod_are_both_named_and_hold_nobody_else() {
-    let mut stage = stage(patient);
+    let stage = stage(patient);
     stage.node("n1");
     stage.pod("a", "n1");
     for name in ["c", "d"] {
@@ -219,7 +220,7 @@ async fn two_budgets_over_one_pod_are_both_named_and_hold_nobody_else() {
 async fn a_drain_that_deletes_the_rest_starts_whatever_its_budgets_and_ends_at_its_deadline() {
     for undrainable in [Undrainable::DrainRest, Undrainable::Cordon, Undrainable::Report] {
         for doubled in [false, true] {
-            let mut stage = stage(|policy| {
+            let stage = stage(|policy| {
                 policy.deadline = Some(Duration::from_secs(25));
                 policy.at_deadline = AtDeadline::DeleteRest;
                 policy.undrainable = undrainable;
@@ -245,7 +246,7 @@ async fn a_drain_that_deletes_the_rest_starts_whatever_its_budgets_and_ends_at_i
 
 #[tokio::test(start_paused = true)]
 async fn at_its_deadline_a_drain_says_who_held_it_and_who_is_left() {
-    let mut stage = stage(|policy| {
+    let stage = stage(|policy| {
         protecting(policy);
         policy.deadline = Some(Duration::from_secs(25));
     });
@@ -267,7 +268,7 @@ async fn at_its_deadline_a_drain_says_who_held_it_and_who_is_left() {
 
 #[tokio::test(start_paused = true)]
 async fn neither_pods_nor_budgets_that_cannot_be_listed_hold_a_cordon_back() {
-    let mut stage = stage(notice(10));
+    let stage = stage(notice(10));
     stage.refuse(Verb::List, Pods, "", 500, None);
     stage.refuse(Verb::List, PodDisruptionBudgets, "", 403, None);
     stage.bad_node("n1");
@@ -327,7 +328,7 @@ async fn a_drained_node_with_a_pod_that_is_left_counts_under_the_cap_until_it_is
 
 #[tokio::test(start_paused = true)]
 async fn who_remains_is_written_down_no_more_than_once_a_minute() {
-    let mut stage = stage(patient);
+    let stage = stage(patient);
     stage.node("n1");
     stage.pod("a", "n1");
     stage.strict_budget("web", "web", json!({"minAvailable": 2}), 2);
@@ -354,7 +355,7 @@ async fn who_remains_is_written_down_no_more_than_once_a_minute() {
 async fn a_node_that_is_to_stay_in_use_is_given_back_if_it_cannot_be_drained_after_its_cordon() {
     // Before its drain, and in the middle of it.
     for (protected_after, gone) in [(30, 0), (70, 1)] {
-        let mut stage = stage(|policy| {
+        let stage = stage(|policy| {
             protecting(policy);
             patient(policy);
             policy.undrainable = Undrainable::Report;
@@ -374,7 +375,7 @@ async fn a_node_that_is_to_stay_in_use_is_given_back_if_it_cannot_be_drained_aft
         assert_eq!(stage.mark("n1").unwrap().0, "False");
         assert_eq!((stage.uncordons("n1"), stage.told("Uncordoned node")), (1, 1));
         assert!(stage.told("Drain scheduling failed: pod default/a: its annotation") >= 1);
-        assert!(stage.process().shared.orders.is_empty());
+        assert!(stage.nothing_is_ordered());
         minutes(30).await;
         assert_eq!((stage.cordons("n1"), stage.gone().len()), (1, gone), "it stays in use");
         stage.protect("a", false);

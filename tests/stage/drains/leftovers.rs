@@ -1,7 +1,8 @@
 //! What a drain, or draino, would leave on a node: the annotation, the condition, a request.
 
+use ostrakon::drain::AtDeadline;
+
 use super::*;
-use crate::drain::AtDeadline;
 
 impl Stage {
     fn annotation(&self, name: &str, key: &str) -> Option<String> {
@@ -48,7 +49,7 @@ async fn of_a_cordon_of_drainos_that_a_person_lifts_nothing_stays() {
 
 #[tokio::test(start_paused = true)]
 async fn a_planned_drain_leaves_no_condition_when_the_autoscaler_uncordons_a_good_node() {
-    let mut stage = stage(notice(3600));
+    let stage = stage(notice(3600));
     stage.bad_node("n1");
     seconds(5).await;
     assert_eq!(stage.mark("n1").unwrap().0, "True");

@@ -4,7 +4,7 @@ use super::*;
 
 #[tokio::test(start_paused = true)]
 async fn a_healthy_node_created_anew_inherits_no_plan_and_may_go_bad_itself() {
-    let mut stage = stage(notice(60));
+    let stage = stage(notice(60));
     stage.bad_node("n1");
     stage.pod("a", "n1");
     seconds(30).await;
@@ -38,7 +38,7 @@ async fn a_node_created_anew_without_being_seen_is_not_touched_when_the_drain_is
 #[tokio::test(start_paused = true)]
 async fn a_write_that_is_late_does_not_hit_the_node_that_came_after() {
     for part in ["", "status"] {
-        let mut stage = stage(notice(60));
+        let stage = stage(notice(60));
         let late = Rule::always(Fault::Latency(Duration::from_secs(3)));
         let late = late.on(Verb::Patch).of(Resource::Nodes).at(part);
         stage.cluster.faults().add(late);
@@ -56,7 +56,7 @@ async fn a_write_that_is_late_does_not_hit_the_node_that_came_after() {
 
 #[tokio::test(start_paused = true)]
 async fn a_node_that_vanishes_during_its_drain_is_drained_with_a_cause_of_its_own() {
-    let mut stage = stage(|_| {});
+    let stage = stage(|_| {});
     stage.bad_node("n1");
     stage.pod("a", "n1");
     stage.budget(0);
@@ -69,7 +69,7 @@ async fn a_node_that_vanishes_during_its_drain_is_drained_with_a_cause_of_its_ow
     stage.let_go(1);
     minutes(5).await;
     assert!(stage.gone().is_empty(), "nobody wants it gone any more");
-    assert!(stage.process().shared.orders.is_empty());
+    assert!(stage.nothing_is_ordered());
 }
 
 #[tokio::test(start_paused = true)]
