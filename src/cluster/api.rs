@@ -104,6 +104,16 @@ impl Answer {
             || self.code == 500 && STORES.iter().any(|words| self.message.contains(words))
     }
 
+    /// Whether the user may not do this at all, in the words of the API server's authorization. Those
+    /// of admission, which judges what is to be written, are others.
+    pub fn is_missing_right(&self) -> bool {
+        let cause = self.message.split_once("orbidden: ").map_or("", |(_, cause)| cause);
+        self.code == 403
+            && self.by_webhook().is_none()
+            && cause.starts_with("User \"")
+            && cause.contains("\" cannot ")
+    }
+
     /// Name of the admission webhook that denied the request, or that the API server could not call.
     /// The code and all else of a denial are the webhook's own: they say nothing about the server.
     pub fn by_webhook(&self) -> Option<&str> {
@@ -695,5 +705,34 @@ mod tests {
         assert!(matches!(api.stored_node(&"n1".into(), &watched).await, Ok(Some(_))));
         let other = api.stored_node(&"n2".into(), &watched).await;
         assert!(matches!(other, Err(RequestError::Body(_))), "{other:?}");
+    }
+
+    #[test]
+    fn a_missing_right_is_told_from_what_admission_refuses() {
+        let is_missing = |code, message: &str| {
+            let answer = Answer {
+                code,
+                reason: "Forbidden".to_owned(),
+                message: message.to_owned(),
+                retry_after: None,
+                causes: Vec::new(),
+            };
+            answer.is_missing_right()
+        };
+        let missing = [
+            "nodes \"n1\" is forbidden: User \"system:serviceaccount:kube-system:ostrakon\" cannot \
+             patch resource \"nodes\" in API group \"\" at the cluster scope",
+            "forbidden: User \"system:anonymous\" cannot get path \"/version\"",
+        ];
+        let judged = [
+            "admission webhook \"a\" denied the request: forbidden: User \"x\" cannot do that",
+            "nodes \"n1\" is forbidden: ValidatingAdmissionPolicy 'a' with binding 'b' denied request: \
+             User \"x\" cannot annotate nodes",
+            "nodes \"n1\" is forbidden: node \"n2\" is not allowed to modify node \"n1\"",
+            "",
+        ];
+        assert!(missing.iter().all(|message| is_missing(403, message)));
+        assert!(!judged.iter().any(|message| is_missing(403, message)));
+        assert!(!is_missing(422, missing[0]));
     }
 }

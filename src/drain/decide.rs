@@ -95,25 +95,17 @@ pub fn decide(node: &Node, policies: &[Policy], now: Timestamp) -> Step {
     let Some(upkeep) = node.upkeep.as_deref() else {
         return Step::Rest;
     };
-    let record = match upkeep.record.as_deref().map(Record::parse).transpose() {
-        Ok(record) => record
-            .map(|record| record.plausible(policies, now))
-            .or_else(|| adopted(upkeep, policies)),
+    let written = match upkeep.record.as_deref().map(Record::parse).transpose() {
+        Ok(written) => written,
+        Err(_) if is_removed(upkeep) => return Step::Rest,
         Err(error) => return unreadable(upkeep, &brief(&error.to_string())),
     };
-    let is_removed = upkeep.terminating || upkeep.autoscaler == Autoscaler::Removing;
+    if is_removed(upkeep) {
+        return left_to_the_autoscaler(upkeep, written.or_else(|| adopted(upkeep, policies)));
+    }
+    let record =
+        written.map(|record| record.plausible(policies, now)).or_else(|| adopted(upkeep, policies));
     match record {
-        Some(record) if upkeep.autoscaler == Autoscaler::Removing => {
-            // From now on an uncordon may be cluster-autoscaler's. It comes together with the end of
-            // the removal: one that is there before that is a person's.
-            let autoscaler = upkeep.unschedulable;
-            if record.autoscaler == autoscaler {
-                Step::Rest
-            } else {
-                Step::Act(Act::Write(Change::note(Record { autoscaler, ..record })))
-            }
-        }
-        _ if is_removed => Step::Rest,
         record if is_left_by_draino(upkeep, record.as_ref(), policies) => {
             let change =
                 Change { record, unschedulable: None, retry_taken: false, news: News::None };
@@ -125,6 +117,24 @@ pub fn decide(node: &Node, policies: &[Policy], now: Timestamp) -> Step {
             Badness { .. } => Step::Rest,
         },
         Some(record) => go_on(node, upkeep, record, policies, now),
+    }
+}
+
+/// Whether the node is on its way out of the cluster. Nothing is done about it any more.
+pub fn is_removed(upkeep: &Upkeep) -> bool {
+    upkeep.terminating || upkeep.autoscaler == Autoscaler::Removing
+}
+
+/// A node that is being removed is left alone. But an uncordon may be cluster-autoscaler's from now
+/// on, which is noted. It comes together with the end of the removal: one that is there before that
+/// is a person's. All else of the record stays as it is written, whether it is believed or not.
+fn left_to_the_autoscaler(upkeep: &Upkeep, record: Option<Record>) -> Step {
+    let autoscaler = upkeep.unschedulable;
+    match record.filter(|_| upkeep.autoscaler == Autoscaler::Removing) {
+        Some(record) if record.autoscaler != autoscaler => {
+            Step::Act(Act::Write(Change::note(Record { autoscaler, ..record })))
+        }
+        _ => Step::Rest,
     }
 }
 

@@ -23,7 +23,7 @@ use unstored::Unstored;
 
 use crate::cluster::Watched;
 use crate::drain::{
-    Act, Change, DrainPhase, Ledger, News, Policy, Record, Step, decide, is_draining,
+    Act, Change, DrainPhase, Ledger, News, Policy, Record, Step, decide, is_draining, is_removed,
 };
 use crate::model::{Node, NodeName};
 use crate::pipeline::TimedQueue;
@@ -96,6 +96,10 @@ impl Drains {
             return decide(node, &self.policies, now);
         };
         let step = decide(&recalled, &self.policies, now);
+        // A node that is being removed is left alone, and needs no record.
+        if node.upkeep.as_deref().is_some_and(is_removed) {
+            return step;
+        }
         match (step, self.unstored.again(&node.name)) {
             (Step::Rest | Step::Wait(_), Some(again)) if again <= now => {
                 let record = recalled.upkeep.as_deref().and_then(Record::of);

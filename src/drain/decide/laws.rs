@@ -154,6 +154,27 @@ proptest! {
         }
     }
 
+    /// A node that is on its way out is left alone, but for one note.
+    #[test]
+    fn a_node_that_is_removed_is_left_alone(node in some_node(), now in 0_i64..2000) {
+        let is_out = node.upkeep.as_deref().is_some_and(is_removed);
+        let node = if is_out { node } else { node.autoscaled(Autoscaler::Removing) };
+        let upkeep = node.upkeep.as_deref().unwrap();
+        match decide(&node, &[policy("p", &KINDS)], at(now)) {
+            Step::Rest => {}
+            Step::Act(Act::Write(change)) => {
+                prop_assert!(change.unschedulable.is_none() && !change.retry_taken);
+                let noted = change.record.unwrap();
+                prop_assert_eq!(noted.autoscaler, upkeep.unschedulable);
+                if let Some(record) = read(&node) {
+                    let autoscaler = noted.autoscaler;
+                    prop_assert_eq!(noted, Record { autoscaler, ..record });
+                }
+            }
+            other => prop_assert!(false, "{:?}", other),
+        }
+    }
+
     /// What is written leads somewhere: after a few writes there is something else to do, or nothing.
     #[test]
     fn no_write_follows_itself_for_ever(node in some_node(), now in 0_i64..2000) {

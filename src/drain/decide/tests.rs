@@ -413,6 +413,26 @@ fn the_autoscalers_node_is_left_to_it() {
 }
 
 #[test]
+fn on_the_autoscalers_node_nothing_is_set_right() {
+    let removed = bad(&record(DrainPhase::Drained)).autoscaled(Autoscaler::Removing);
+    // Some of it is not believed, as after a clock was set right.
+    let odd = Record {
+        ended: Some(at(90_000)),
+        forced: true,
+        taint: Some(Arc::from("node-role.kubernetes.io/control-plane")),
+        ..record(DrainPhase::Drained)
+    };
+    let noted = written(step(&removed.clone().recorded(Some(&odd)), 100)).record.unwrap();
+    assert_eq!(noted, Record { autoscaler: true, ..odd.clone() });
+    assert_eq!(step(&removed.clone().recorded(Some(&noted)), 101), Step::Rest);
+    let unreadable = removed.with_record("no record");
+    assert_eq!(step(&unreadable, 100), Step::Rest);
+    assert_eq!(step(&unreadable.clone().being_deleted(), 100), Step::Rest);
+    let kept = written(step(&unreadable.autoscaled(Autoscaler::None), 110));
+    assert_eq!(kept.record.unwrap().cordon, Cordon::Foreign, "once it is not removed any more");
+}
+
+#[test]
 fn an_uncordon_while_the_autoscaler_removes_the_node_is_a_persons() {
     let removed = bad(&record(DrainPhase::Draining)).autoscaled(Autoscaler::Removing);
     let uncordoned = removed.clone().unschedulable(false);

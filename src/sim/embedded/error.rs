@@ -226,7 +226,10 @@ impl ApiError {
     /// broken server gives it.
     pub fn with_code(code: u16, retry_after: Option<u32>) -> Self {
         let (reason, text) = match code {
-            403 => ("Forbidden", "forbidden: denied by a fault rule"),
+            403 => (
+                "Forbidden",
+                r#"forbidden: User "somebody" cannot do this: denied by a fault rule"#,
+            ),
             404 => ("NotFound", "the server could not find the requested resource"),
             409 => ("Conflict", "Operation cannot be fulfilled: denied by a fault rule"),
             410 => ("Expired", "too old resource version"),

@@ -110,6 +110,7 @@ async fn at_the_deadline_the_rest_may_be_deleted_whatever_its_budget_says() {
     seconds(20).await;
     assert_eq!((stage.gone().len(), stage.phase("n1")), (1, Some(DrainPhase::Drained)));
     assert_eq!((stage.told("Deleting Pod default/a"), stage.told("Draining failed")), (1, 0));
+    assert!(!stage.record("n1").unwrap().forced, "nothing is deleted any more");
 }
 
 #[tokio::test(start_paused = true)]

@@ -233,6 +233,60 @@ async fn a_right_that_is_missing_leaves_the_node_in_use() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_right_that_is_missing_for_a_moment_leaves_no_cordon_without_its_record() {
+    let mut stage = stage(|policy| {
+        notice(3600)(policy);
+        policy.status_taint = Some("status-taint.cluster-autoscaler.kubernetes.io/bad".into());
+    });
+    stage.refuse(Verb::Patch, Resource::Nodes, "", 403, Some(1));
+    stage.bad_node("n1");
+    seconds(5).await;
+    let record = stage.record("n1").unwrap();
+    assert!(stage.is_cordoned("n1") && record.cordon == Cordon::Ours && record.taint.is_some());
+    assert_eq!((stage.told("Cordoning failed"), stage.told("The record")), (1, 0));
+    assert_eq!(stage.cordons("n1"), 1);
+    stage.kill();
+    stage.start();
+    stage.report("n1", "Bad", "False");
+    minutes(6).await;
+    assert!(!stage.is_cordoned("n1"), "who comes after knows whose it was");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_record_that_was_refused_is_not_tried_on_a_node_that_is_removed() {
+    let stage = stage(notice(3600));
+    stage.node("n1");
+    fill(&stage, "n1", 10);
+    stage.report("n1", "Bad", "True");
+    seconds(5).await;
+    assert!(stage.is_cordoned("n1") && stage.record("n1").is_none());
+    stage.scale_down("n1");
+    stage.annotate("n1", "x", "");
+    seconds(1).await;
+    let before = stage.stored("n1");
+    minutes(30).await;
+    assert_eq!(stage.stored("n1"), before);
+    stage.change_node("n1", Part::Whole, |node| node["spec"]["taints"] = json!([]));
+    minutes(11).await;
+    assert_eq!(stage.record("n1").unwrap().cordon, Cordon::Ours);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_forged_taint_is_not_put_on_when_the_record_is_written_again() {
+    let stage = stage(notice(3600));
+    stage.bad_node("n1");
+    seconds(5).await;
+    let taint = Some(std::sync::Arc::from("example.com/not-ours"));
+    let forged = Record { taint, ..stage.record("n1").unwrap() };
+    stage.annotate("n1", Upkeep::RECORD_ANNOTATION, &forged.format());
+    stage.scale_down("n1");
+    seconds(5).await;
+    assert!(stage.record("n1").unwrap().autoscaler, "it was written again");
+    let taints = stage.stored("n1")["spec"]["taints"].clone();
+    assert_eq!(taints.as_array().unwrap().len(), 1, "{taints}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_pod_that_asks_for_centuries_keeps_no_place_under_the_cap_for_good() {
     let stage = stage(|policy| {
         policy.at_deadline = AtDeadline::GiveUp;

@@ -47,7 +47,8 @@ impl Conductor {
             return Ok(Went::Done);
         }
         let next = Some(second_from(self.after(pause)));
-        let record = Record { phase: DrainPhase::Cordoned, next, why: Some(why), ..record };
+        let record =
+            Record { phase: DrainPhase::Cordoned, next, why: Some(why), forced: false, ..record };
         self.write(stored, Change::note(record)).await
     }
 

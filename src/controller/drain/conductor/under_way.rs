@@ -236,6 +236,7 @@ impl Conductor {
         let left = Remaining::of(survey, &AHashMap::new(), &[]).summary();
         let record = Record {
             phase: DrainPhase::Drained,
+            forced: false,
             overran: false,
             ended: Some(second_of(self.shared.clock.now())),
             next: None,

@@ -139,8 +139,11 @@ impl Conductor {
                 if change.unschedulable == Some(true) {
                     let policy = self.drains.policy(record.policy());
                     record.taint = policy.and_then(|policy| policy.status_taint.clone());
+                    record.taint.clone()
+                } else {
+                    // What a record says that is not believed is not put on either.
+                    had.clone()
                 }
-                record.taint.clone()
             }
             Some(record) => {
                 record.taint = None;
@@ -185,10 +188,14 @@ fn wanted(node: &Node, patch: &UpkeepPatch) -> Annotations {
 }
 
 /// Whether a refusal may be for the annotations only. The rest is then tried without them, which
-/// tells; without a rest only what says so itself counts, and not a right that is missing.
+/// tells; without a rest only what says so itself counts. A right that is missing is never for them:
+/// who gives rights does not know what is written. It may be there a moment later, as when the API
+/// server has read its roles, and a cordon without a record would be nobody's after a restart.
 fn may_concern_annotations(answer: &Answer, patch: &UpkeepPatch) -> bool {
     let has_rest = patch.without_annotations() != UpkeepPatch::default();
-    is_refused_for_good(answer) && (has_rest || answer.code != 403 || is_by_policy(answer))
+    is_refused_for_good(answer)
+        && !answer.is_missing_right()
+        && (has_rest || answer.code != 403 || is_by_policy(answer))
 }
 
 /// Whether the server, a policy or a webhook has judged a request, and would judge it so again.
