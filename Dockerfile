@@ -1,7 +1,7 @@
 # syntax=docker/dockerfile:1
 
-# The image holds one static binary and the public CA certificates, nothing else: no shell and no
-# libc. RUST_IMAGE is any image with the Rust toolchain on Alpine, whose own target is static musl.
+# The image contains one static binary and the public CA certificates: no shell and no libc. RUST_IMAGE
+# is any Alpine image with a Rust toolchain, whose native target is static musl.
 ARG RUST_IMAGE=rust:1.95-alpine
 
 FROM ${RUST_IMAGE} AS build

@@ -1,4 +1,4 @@
-# What a person types and what .ci/run calls are the same recipes.
+# CI (.ci/run) calls these same targets.
 
 CARGO ?= cargo
 CONTROL_PLANE := tests/control-plane/build
@@ -8,73 +8,73 @@ CONTROL_PLANE := tests/control-plane/build
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "%-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: ## the controller at work on a cluster in the process; needs a Rust toolchain and nothing else
+demo: ## run the controller on an in-memory cluster; needs only a Rust toolchain
 	$(CARGO) run --release --locked -- demo
 
-fmt: ## check the format; `cargo fmt` mends it
+fmt: ## check the formatting; `cargo fmt` fixes it
 	$(CARGO) fmt --check
 
-lint: ## clippy over everything, warnings denied
+lint: ## run clippy on everything; warnings are errors
 	$(CARGO) clippy --locked --all-targets
 	$(CARGO) clippy --locked --no-default-features --lib --bins # what the image ships
-	$(CARGO) clippy --locked --test e2e --test upstream --bench cluster --bench counts --bench scale # left out of the above, to be run by name only
+	$(CARGO) clippy --locked --test e2e --test upstream --bench cluster --bench counts --bench scale # not part of --all-targets
 
-test: ## unit, property and simulation tests, and scenarios on the embedded cluster; needs a Rust toolchain and nothing else
+test: ## unit, property and simulation tests, and scenarios on the embedded cluster; needs only a Rust toolchain
 	$(CARGO) test --locked
 	OSTRAKON_E2E=embedded $(CARGO) test --locked --test e2e
 
 SEEDS ?= 10000
 FROM ?= 0
 
-soak: ## SEEDS stories of taints and as many of drains, with progress, from seed FROM on; failing seeds are printed, with how to replay one
+soak: ## simulate SEEDS scenarios each of taints and drains, from seed FROM on; prints progress, failing seeds and how to replay one
 	OSTRAKON_FROM=$(FROM) OSTRAKON_SOAK=$(SEEDS) $(CARGO) test --locked --test simulation -- --nocapture
 
-doc: ## build the API documentation, broken links denied
+doc: ## build the API documentation; broken links are errors
 	$(CARGO) doc --locked --no-deps
 
-control-plane: ## build etcd and Kubernetes for the tests, once; needs Go
+control-plane: ## build etcd and Kubernetes for the tests, only once; needs Go
 	@$(CONTROL_PLANE) || test $$? -eq 77
 
 e2e: control-plane ## scenarios that share a real control plane; skipped without Go
 	OSTRAKON_E2E=shared $(CARGO) test --locked --test e2e
 
-e2e-alone: control-plane ## scenarios that need a control plane to themselves: faults, kills, restarts; by hand, 20 minutes
+e2e-alone: control-plane ## scenarios that need their own control plane: faults, kills, restarts; not in CI, 20 minutes
 	OSTRAKON_E2E=alone $(CARGO) test --locked --test e2e
 
-recordings: control-plane ## what a real control plane does, with which the embedded one is compared
+recordings: control-plane ## record a real control plane, to compare the embedded one with
 	OSTRAKON_RECORD=1 $(CARGO) test --locked --test e2e -- likeness::
 
-e2e-upstream: control-plane ## Kubernetes' own NoExecute cases, with and without ostrakon; skipped without Go
+e2e-upstream: control-plane ## Kubernetes' own NoExecute tests, with and without ostrakon; skipped without Go
 	$(CARGO) test --locked --test upstream
 
-compare: control-plane ## the built-in manager under the faults of e2e, for its figures
+compare: control-plane ## measure the built-in controller under the faults of e2e
 	$(CARGO) test --locked --test e2e -- --ignored
 
-# For how long each of the three targets is fuzzed, in seconds.
+# Time for each of the three targets, in seconds.
 FUZZ_SECONDS ?= 60
 
-fuzz: ## coverage-guided fuzzing of what reads the API server's bytes; needs cargo-fuzz and a C++ compiler
+fuzz: ## coverage-guided fuzzing of the decoders; needs cargo-fuzz and a C++ compiler
 	for target in stream list object; do \
 		mkdir -p tests/fuzz/corpus/$$target && \
 		$(CARGO) fuzz run --fuzz-dir tests/fuzz --sanitizer none $$target tests/fuzz/corpus/$$target tests/data -- \
 			-max_total_time=$(FUZZ_SECONDS) -max_len=8192 -timeout=5 -rss_limit_mb=512 -malloc_limit_mb=32 || exit 1; \
 	done
 
-bench: ## benchmarks of the parts, in-process; minutes
+bench: ## in-process benchmarks of parts; takes minutes
 	$(CARGO) bench --locked
 
-# Cluster size, and how often each is measured. 5,000 nodes of 30 pods want 10 GiB and 20 minutes.
+# Cluster size and number of runs. 5,000 nodes with 30 pods each take 10 GiB and 20 minutes.
 NODES ?= 500
 PODS_PER_NODE ?= 30
 RUNS ?= 3
 
-bench-cluster: control-plane ## ostrakon beside the built-in taint eviction; writes docs/benchmarks; needs Go and Linux
+bench-cluster: control-plane ## compare ostrakon with the built-in taint eviction; writes docs/benchmarks; needs Go and Linux
 	NODES=$(NODES) PODS_PER_NODE=$(PODS_PER_NODE) RUNS=$(RUNS) $(CARGO) bench --locked --bench cluster
 
-bench-scale: ## the controller at 5,000 to 65,000 nodes on a server that makes them up; writes docs/benchmarks; Linux
+bench-scale: ## the controller with 5,000 to 65,000 nodes, on a simulated server; writes docs/benchmarks; needs Linux
 	$(CARGO) bench --locked --bench scale
 
-deny: ## licences, sources and duplicates of the dependencies; needs cargo-deny
+deny: ## check licences, sources and duplicates of dependencies; needs cargo-deny
 	$(CARGO) deny --all-features check bans licenses sources
 
-ci: test fmt lint doc e2e e2e-upstream ## all that CI runs
+ci: test fmt lint doc e2e e2e-upstream ## everything that CI runs

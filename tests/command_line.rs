@@ -93,7 +93,7 @@ async fn a_wait_that_is_no_duration_is_wrong_usage() {
 async fn a_log_level_that_is_none_is_wrong_usage() {
     for level in ["loud", "ostrakon=loud", "info,=debug"] {
         let run = run(&["run", &format!("--log-level={level}")]).await;
-        assert_complains(&run, 2, &["--log-level", level, "give off, error, warn, info"]);
+        assert_complains(&run, 2, &["--log-level", level, "write off, error, warn, info"]);
     }
 }
 
@@ -227,14 +227,18 @@ async fn a_server_that_is_no_api_server_is_named() {
     let config = kubeconfig(folder.path(), &format!("http://{server}"));
     let args = ["run", &format!("--kubeconfig={config}"), "--listen=127.0.0.1:0"];
     let run = run_in(folder.path(), &args, &[]).await;
-    assert_complains(&run, 1, &["cannot ask the API server at", &server, "check that it is one"]);
+    assert_complains(
+        &run,
+        1,
+        &["cannot check permissions with the API server at", &server, "check that an API server"],
+    );
 }
 
 #[tokio::test]
 async fn a_drain_flag_that_makes_no_sense_is_wrong_usage() {
     for (args, words) in [
         (&["--drain-condition=Ready=Unknown"][..], &["column 14", "Ready=Unknown,0s"][..]),
-        (&["--drain-condition=A", "--node-label-expr=a =="], &["column 1", "no known word"]),
+        (&["--drain-condition=A", "--node-label-expr=a =="], &["column 1", "unknown word"]),
         (&["--skip-drain"], &["--drain-condition"]),
         (&["--config=x", "--drain-condition=A"], &["cannot be used with"]),
     ] {
@@ -253,9 +257,9 @@ async fn a_configuration_that_cannot_be_used_stops_the_start() {
         ("drainPolicies:\n- {nam: p}", &["nam", "line 2", "did you mean name", "docs/config.md"]),
         (
             "drainPolicies:\n- {name: p, x: 1}\n- y",
-            &["line 2: ", "also line 3: ", "\"x\" is no key"],
+            &["line 2: ", "also line 3: ", "unknown key \"x\""],
         ),
-        ("drainPolicies:\n\t- name: p", &["line 2: a tab cannot indent in YAML"]),
+        ("drainPolicies:\n\t- name: p", &["line 2: YAML does not allow tabs"]),
     ] {
         std::fs::write(folder.path().join("c.yaml"), text).unwrap();
         let started = run_in(folder.path(), &["run", "--config=c.yaml"], &[]).await;
@@ -330,7 +334,10 @@ async fn what_draino_was_told_becomes_a_file_that_can_be_used() {
     let checked = run_in(folder.path(), &["config", "check", "c.yaml"], &[]).await;
     assert_eq!((checked.code(), checked.stderr.as_str()), (Some(0), ""), "{checked:?}");
     assert!(checked.stdout.starts_with("c.yaml can be used: 1 drain policy\n"), "{checked:?}");
-    assert!(checked.stdout.contains("11s after the cordon, 5m0s after another"), "{checked:?}");
+    assert!(
+        checked.stdout.contains("11s after the cordon, and 5m0s after the previous"),
+        "{checked:?}"
+    );
 }
 
 #[tokio::test]
@@ -344,7 +351,7 @@ async fn a_manifest_of_draino_becomes_a_file_and_what_is_lost_a_warning() {
     let lines: Vec<_> = written.stderr.lines().collect();
     assert_eq!(lines.len(), 2, "{written:?}");
     assert!(lines[0].starts_with("warning: not converted: --dry-run (d.yaml:7): "), "{written:?}");
-    assert_eq!(lines[1], "error: 1 thing not converted; it is a comment in the file");
+    assert_eq!(lines[1], "error: 1 setting not converted; see the comments in the file");
     assert!(written.stdout.contains("- name: \"d\"\n"), "{written:?}");
     assert!(written.stdout.contains("\"KernelDeadlock=True,0s\" # d.yaml:7\n"), "{written:?}");
     std::fs::write(folder.path().join("c.yaml"), &written.stdout).unwrap();
@@ -356,9 +363,9 @@ async fn a_manifest_of_draino_becomes_a_file_and_what_is_lost_a_warning() {
 async fn a_file_without_draino_is_an_error() {
     let folder = folder();
     for (text, words) in [
-        ("kind: Service\n", &["d.yaml has no container that runs draino"][..]),
-        ("a: {{ b }}\n", &["d.yaml: line 1: ", "template of Helm"]),
-        ("", &["no container that runs draino"]),
+        ("kind: Service\n", &["neither a container that runs draino"][..]),
+        ("a: {{ b }}\n", &["d.yaml: line 1: ", "Helm template"]),
+        ("", &["neither a container that runs draino"]),
     ] {
         std::fs::write(folder.path().join("d.yaml"), text).unwrap();
         let run = run_in(folder.path(), &["config", "from-draino", "-f", "d.yaml"], &[]).await;

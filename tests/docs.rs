@@ -70,8 +70,7 @@ fn every_line_of_the_demo_is_documented() {
 #[test]
 fn the_command_line_reference_is_current() {
     let mut page = String::from(
-        "# Command line\n\nMade from the program; `UPDATE_DOCS=1 cargo test --test docs` brings it up \
-         to date.\n",
+        "# Command line\n\nGenerated from the program; update it with `UPDATE_DOCS=1 cargo test --test docs`.\n",
     );
     for arguments in [
         &["--help"][..],

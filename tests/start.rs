@@ -155,7 +155,7 @@ async fn a_signal_ends_the_wait() -> Result<()> {
     ostrakon.terminate();
     assert_eq!(ostrakon.ended().await.code(), Some(0), "{}", ostrakon.log());
     let log = ostrakon.log();
-    assert!(log.contains("stopped before the start was complete"), "{log}");
+    assert!(log.contains("stopped during startup"), "{log}");
     Ok(())
 }
 

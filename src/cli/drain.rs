@@ -1,4 +1,4 @@
-//! The flags of `ostrakon run` that say which nodes are drained: a single policy, or a file.
+//! The flags of `ostrakon run` for cordon and drain: a single policy, or a file.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use super::duration;
 use crate::config::{Problem, protection, read, warnings};
 use crate::drain::{ConditionRule, LabelExpr, NodeSelector, Policy, Protection};
 
-/// Name of the policy that flags make.
+/// Name of the policy that is set by flags.
 const NAME: &str = "default";
 
 /// Which nodes are cordoned and drained: by a file, or by a single policy.
@@ -18,59 +18,58 @@ const NAME: &str = "default";
 #[allow(clippy::struct_excessive_bools, reason = "flags that are given or not")]
 #[command(next_help_heading = "Cordon and drain")]
 pub(super) struct DrainArguments {
-    /// File with drain policies (docs/config.md); it takes the place of all flags below
-    /// [default: none]
+    /// File with drain policies (docs/config.md); replaces all flags below [default: none]
     #[arg(long, value_name = "FILE", conflicts_with_all = SINGLE_POLICY)]
     config: Option<PathBuf>,
 
-    /// Condition that makes a node bad, as Type or as Type=Status,Duration such as
-    /// Ready=False,10m; repeatable, any of them is enough. Without one no node is drained
+    /// Node condition to drain for, as Type or as Type=Status,Duration such as Ready=False,10m;
+    /// repeatable, any match is enough. Without one, no node is drained
     #[arg(long = "drain-condition", value_name = "CONDITION", value_parser = ConditionRule::parse)]
     conditions: Vec<ConditionRule>,
 
-    /// What must be true of a node's labels, such as metadata.labels.pool == 'gpu' [default: every
-    /// node]
+    /// Expression that selects nodes by their labels, such as metadata.labels.pool == 'gpu'
+    /// [default: all nodes]
     #[arg(long, value_name = "EXPRESSION", value_parser = LabelExpr::parse, requires = CONDITION)]
     node_label_expr: Option<LabelExpr>,
 
-    /// Shortest time between the beginnings of two drains
+    /// Minimum time between the starts of two drains
     #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "10m", requires = CONDITION)]
     drain_buffer: Duration,
 
-    /// Longest grace that a pod is given to end; one with less keeps its own
+    /// Maximum grace period of a pod; shorter ones are kept
     #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "8m", requires = CONDITION)]
     max_grace_period: Duration,
 
-    /// Time beyond the longest grace after which a drain has failed
+    /// Time beyond the maximum grace period before a drain counts as failed
     #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "30s", requires = CONDITION)]
     eviction_headroom: Duration,
 
-    /// Cordon bad nodes and do not drain them
+    /// Cordon nodes, but do not drain them
     #[arg(long, requires = CONDITION)]
     skip_drain: bool,
 
-    /// Evict pods of a DaemonSet too
+    /// Also evict pods of a DaemonSet
     #[arg(long, requires = CONDITION)]
     evict_daemonset_pods: bool,
 
-    /// Evict pods of a StatefulSet too
+    /// Also evict pods of a StatefulSet
     #[arg(long, requires = CONDITION)]
     evict_statefulset_pods: bool,
 
-    /// Evict pods with an emptyDir volume too
+    /// Also evict pods with an emptyDir volume
     #[arg(long, requires = CONDITION)]
     evict_emptydir_pods: bool,
 
-    /// Evict pods too that no controller creates anew
+    /// Also evict pods without a controller, which nothing recreates
     #[arg(long, requires = CONDITION)]
     evict_unreplicated_pods: bool,
 
-    /// Annotation by which a pod is left on its node, as KEY or KEY=VALUE; repeatable
+    /// Annotation of pods that are never evicted by a drain, as KEY or KEY=VALUE; repeatable
     #[arg(long = "protected-pod-annotation", value_name = "KEY[=VALUE]", value_parser = protection, requires = CONDITION)]
     protections: Vec<Protection>,
 }
 
-/// The flag without which the others of a single policy make no sense.
+/// The flag that all other flags of the single policy require.
 const CONDITION: &str = "conditions";
 
 /// The flags of a single policy.
@@ -89,8 +88,7 @@ const SINGLE_POLICY: [&str; 11] = [
 ];
 
 impl DrainArguments {
-    /// The policies that these say, none if no node is to be drained, and what is worth a second
-    /// look about them.
+    /// The policies set by these flags, empty if no node is to be drained, and warnings about them.
     pub(super) fn policies(self) -> anyhow::Result<(Vec<Policy>, Vec<String>)> {
         match &self.config {
             Some(path) => policies_of(path),
@@ -103,7 +101,8 @@ impl DrainArguments {
         }
     }
 
-    /// Draino's meaning of the flags, and the defaults of a file where draino has no flag.
+    /// The policy set by flags: draino's meaning and defaults, and a file's defaults where draino has
+    /// no flag.
     fn policy(self) -> Policy {
         let mut policy = Policy::new(NAME, self.conditions);
         policy.nodes = NodeSelector {
@@ -124,7 +123,7 @@ impl DrainArguments {
     }
 }
 
-/// Reads the policies of a file, and what is worth a second look about them.
+/// Reads the policies of a file, and warnings about them.
 pub(super) fn policies_of(path: &Path) -> anyhow::Result<(Vec<Policy>, Vec<String>)> {
     let bytes =
         std::fs::read(path).with_context(|| format!("cannot read --config {}", path.display()))?;
@@ -140,7 +139,7 @@ pub(super) fn policies_of(path: &Path) -> anyhow::Result<(Vec<Policy>, Vec<Strin
     }
 }
 
-/// A problem after the number of its line.
+/// A problem with its line number in front.
 fn numbered(problem: &Problem) -> String {
     match problem.place {
         Some(place) => format!("{}: {problem}", place.line),
@@ -188,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn every_flag_is_heard() {
+    fn every_flag_takes_effect() {
         let policies = parse(&[
             "--drain-condition=Ready=False,10m",
             "--drain-condition",
@@ -225,7 +224,7 @@ mod tests {
         for (arguments, words) in [
             (&["--drain-condition=Ready=Unknown"][..], "column 14: the minimum age is missing"),
             (&["--drain-condition=Ready"], "every healthy node would be bad"),
-            (&["--drain-condition=A", "--node-label-expr=a"], "column 1: \"a\" is no known word"),
+            (&["--drain-condition=A", "--node-label-expr=a"], "column 1: unknown word \"a\""),
             (&["--drain-condition=A", "--drain-buffer=10"], "write a duration as 10m"),
             (&["--drain-condition=A", "--protected-pod-annotation==b"], "the key is missing"),
             (&["--skip-drain"], "--drain-condition <CONDITION>"),

@@ -1,4 +1,4 @@
-//! What a person types, and what the process answers.
+//! The command line: parsing, exit codes, and the last message of a failed command.
 
 mod config;
 #[cfg(feature = "demo")]
@@ -20,15 +20,15 @@ use crate::observe::LogFormat;
 
 /// Exit code of a command that failed.
 const FAILED: u8 = 1;
-/// Exit code of a command line that cannot be understood, as clap has it too.
+/// Exit code for a wrong command line; the same as clap's.
 const WRONG_USAGE: u8 = 2;
 
-/// What was typed makes no sense. The text says what would.
+/// The command line parsed, but cannot be used. The text says what to write instead.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct Usage(String);
 
-/// Removes pods from nodes: by NoExecute taints at their deadlines, and by cordon and drain.
+/// Evicts pods from nodes with NoExecute taints, and cordons and drains nodes with bad conditions.
 #[derive(Debug, Parser)]
 #[command(name = "ostrakon", version, propagate_version = true, max_term_width = 100)]
 #[command(after_help = "Exit codes: 0 done or stopped by a signal, 1 failed, 2 wrong usage.")]
@@ -46,7 +46,7 @@ enum Command {
 }
 
 impl Command {
-    /// The form of its logs, which its last words have too.
+    /// The log format, which the error message of a failed command uses too.
     fn log_format(&self) -> LogFormat {
         match self {
             Self::Run(arguments) => arguments.log_format(),
@@ -57,11 +57,11 @@ impl Command {
     }
 }
 
-/// Parses the command line and does what it says.
+/// Parses the command line and runs the command.
 pub fn main() -> ExitCode {
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
-        Err(error) => return instead(&error),
+        Err(error) => return print_parse_result(&error),
     };
     let format = arguments.command.log_format();
     let outcome = match arguments.command {
@@ -73,32 +73,31 @@ pub fn main() -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            complain(&in_form(format, &error));
+            print_error(&formatted(format, &error));
             ExitCode::from(if error.is::<Usage>() { WRONG_USAGE } else { FAILED })
         }
     }
 }
 
-/// A duration, as a value of a flag.
+/// Parses a flag's value as a duration.
 fn duration(text: &str) -> Result<Duration, &'static str> {
     parse_duration(text).ok_or(DURATION_REMEDY)
 }
 
-/// Says what was asked for instead of a command (help, the version), or what is wrong with the
-/// command line.
-fn instead(error: &clap::Error) -> ExitCode {
+/// Prints what clap returned instead of arguments: help, the version, or a usage error.
+fn print_parse_result(error: &clap::Error) -> ExitCode {
     let is_help = error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
     if is_help || !error.use_stderr() {
-        // Nobody is left to tell if that fails.
+        // If that fails, there is nowhere left to report it.
         let _ = error.print();
     } else {
-        complain(&in_one_line(&error.render().to_string()));
+        print_error(&in_one_line(&error.render().to_string()));
     }
     if error.use_stderr() { ExitCode::from(WRONG_USAGE) } else { ExitCode::SUCCESS }
 }
 
-/// A usage error as log stores like it: the cause and the tip, without the usage that `--help`
-/// shows.
+/// A usage error in one line, as log stores expect it: the cause and the tip, without the usage
+/// that `--help` shows.
 fn in_one_line(rendered: &str) -> String {
     let mut parts: Vec<String> = Vec::new();
     for paragraph in rendered.split("\n\n") {
@@ -106,19 +105,19 @@ fn in_one_line(rendered: &str) -> String {
         if line.starts_with("Usage:") || line.starts_with("For more information") {
             continue;
         }
-        // One tip a line; everything else is wrapped text.
+        // One tip per line; everything else is wrapped text.
         if paragraph.trim_start().starts_with("tip:") {
             parts.extend(paragraph.lines().map(|tip| tip.trim().to_owned()));
         } else {
             parts.push(line);
         }
     }
-    parts.push("for all that can be given, see --help".to_owned());
+    parts.push("see --help for all options".to_owned());
     parts.join("; ")
 }
 
-/// Why the command failed, in one line: for people, or as the entry that a log store expects.
-fn in_form(format: LogFormat, error: &anyhow::Error) -> String {
+/// Why the command failed, in one line, in the format of the logs.
+fn formatted(format: LogFormat, error: &anyhow::Error) -> String {
     let message = format!("{error:#}");
     match format {
         LogFormat::Text => format!("error: {message}"),
@@ -130,9 +129,9 @@ fn in_form(format: LogFormat, error: &anyhow::Error) -> String {
     }
 }
 
-/// Says it on standard error.
+/// Prints a line to standard error.
 #[allow(clippy::print_stderr)]
-fn complain(line: &str) {
+fn print_error(line: &str) {
     eprintln!("{line}");
 }
 
@@ -140,7 +139,7 @@ fn complain(line: &str) {
 mod tests {
     use super::*;
 
-    fn complaint(arguments: &[&str]) -> String {
+    fn usage_error(arguments: &[&str]) -> String {
         let all = ["ostrakon"].iter().chain(arguments);
         in_one_line(&Arguments::try_parse_from(all).unwrap_err().render().to_string())
     }
@@ -152,10 +151,10 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_has_the_form_of_the_logs() {
+    fn a_failure_is_printed_in_the_format_of_the_logs() {
         let error = anyhow::anyhow!("the cause").context("the \"thing\"");
-        assert_eq!(in_form(LogFormat::Text, &error), "error: the \"thing\": the cause");
-        let line = in_form(LogFormat::Json, &error);
+        assert_eq!(formatted(LogFormat::Text, &error), "error: the \"thing\": the cause");
+        let line = formatted(LogFormat::Json, &error);
         let entry: serde_json::Value = serde_json::from_str(&line).unwrap();
         assert_eq!(entry["message"], "the \"thing\": the cause");
         assert_eq!(entry["level"], "ERROR");
@@ -165,14 +164,14 @@ mod tests {
     #[test]
     fn wrong_usage_is_one_line_with_the_cause_and_the_tip() {
         assert_eq!(
-            complaint(&["run", "--lsten=x"]),
+            usage_error(&["run", "--lsten=x"]),
             "error: unexpected argument '--lsten' found; tip: a similar argument exists: \
-             '--listen'; for all that can be given, see --help"
+             '--listen'; see --help for all options"
         );
         assert_eq!(
-            complaint(&["run", "--compat=up"]),
+            usage_error(&["run", "--compat=up"]),
             "error: invalid value 'up' for '--compat <COMPAT>' [possible values: none, upstream]; \
-             tip: a similar value exists: 'upstream'; for all that can be given, see --help"
+             tip: a similar value exists: 'upstream'; see --help for all options"
         );
     }
 }

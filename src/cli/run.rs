@@ -17,73 +17,74 @@ use crate::controller;
 use crate::leader::Times;
 use crate::observe::{LogFormat, LogLevel, start_logs};
 
-/// Run the controller against a cluster until it is told to stop
+/// Run the controller against a cluster until a signal stops it
 ///
-/// The taint-eviction controller of kube-controller-manager must be switched off
-/// (--controllers=*,-taint-eviction-controller): two that evict do not agree.
+/// Switch off the taint-eviction controller of kube-controller-manager first
+/// (--controllers=*,-taint-eviction-controller). Do not run both: each would evict pods by its own
+/// rules.
 ///
-/// SIGTERM, SIGINT or SIGHUP stops it: it takes no new work, finishes the requests in flight within
-/// 20 s, gives its lease back and exits with 0. A second signal ends it at once. If it loses the
-/// lease, it writes nothing, stands by, and takes part in the election again.
+/// On SIGTERM, SIGINT or SIGHUP it starts no new work, finishes requests in flight within 20 s,
+/// releases its lease and exits with 0. A second signal ends it at once. A replica that loses the
+/// lease stops writing, stays up as a standby and takes part in the next election.
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
     /// Kubeconfig file [default: KUBECONFIG, then ~/.kube/config, then the pod's service account]
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
 
-    /// Context of the kubeconfig [default: its current context]
+    /// Kubeconfig context [default: the current context]
     #[arg(long, value_name = "NAME")]
     context: Option<String>,
 
-    /// For how long a start waits for an API server that cannot be reached, or is overloaded or starts
-    /// itself; 0s does not wait
+    /// How long to wait at startup for an API server that is unreachable, overloaded or still starting;
+    /// 0s does not wait
     #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "5m")]
     api_server_wait: Duration,
 
-    /// Address to serve /livez, /readyz and /metrics on; `:8080` and `[::]:8080` are all addresses of
-    /// this machine, IPv4 and IPv6; port 0 takes a free one
+    /// Address for /livez, /readyz and /metrics; `:8080` and `[::]:8080` listen on all IPv4 and IPv6
+    /// addresses; port 0 picks a free port
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:8080", value_parser = listen)]
     listen: SocketAddr,
 
-    /// Rules by which pods are judged: our own, or those of kube-controller-manager, which count
-    /// from observation, never move a countdown and delete finished pods too
+    /// Taint eviction rules: ostrakon's own, or those of kube-controller-manager
     #[arg(long, value_enum, default_value_t)]
     compat: Compat,
 
-    /// Work only while holding a lease (`ostrakon`, coordination.k8s.io/v1), so that of several
-    /// replicas one works and the others stand by; with =false work at once, and alone
+    /// Elect a leader among several replicas with the lease `ostrakon` (coordination.k8s.io/v1). With
+    /// =false the replica works at once; run only one then
     #[arg(long, value_name = "BOOL", default_value_t = true, default_missing_value = "true",
         num_args = 0..=1, require_equals = true, action = ArgAction::Set)]
     leader_elect: bool,
 
-    /// Namespace of that lease; all replicas in a cluster must name the same
+    /// Namespace of the lease; must be the same for all replicas in a cluster
     #[arg(long, value_name = "NAME", default_value = "kube-system", value_parser = namespace)]
     leader_elect_namespace: String,
 
-    /// How long a claim to that lease is valid that is not renewed, 2s to 5m: after the leader has died,
-    /// another takes over a little later than that
+    /// How long the lease is valid after its last renewal, 2s to 5m. If the leader dies, another
+    /// replica takes over shortly after this time
     #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "5s")]
     leader_elect_lease_duration: Duration,
 
-    /// How long the leader goes on without renewing the lease, at most 4/5 of its duration
+    /// How long the leader keeps working without a successful renewal, at most 4/5 of the lease
+    /// duration
     #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "3500ms")]
     leader_elect_renew_deadline: Duration,
 
-    /// Pause between two renewals of the lease, at most half of the renew deadline
+    /// Interval between renewals of the lease, at most half of the renew deadline
     #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "1s")]
     leader_elect_retry_period: Duration,
 
-    /// UID of the pod that this process runs in, from the downward API [default: `POD_UID`]; a container
-    /// that is started again then takes the lease of its predecessor at once. Only one container of a
-    /// pod may run ostrakon with it
+    /// UID of the pod that this process runs in, from the downward API [default: the variable
+    /// `POD_UID`]. A restarted container then takes over its predecessor's lease at once. Only one
+    /// container of a pod may run ostrakon with it
     #[arg(long, value_name = "UID", value_parser = pod_uid)]
     pod_uid: Option<String>,
 
-    /// Form of the logs, on standard error
+    /// Log format; logs go to standard error
     #[arg(long, value_enum, default_value_t)]
     log_format: LogFormat,
 
-    /// Level of the logs: off, error, warn, info, debug, trace, or directives such as
+    /// Log level: off, error, warn, info, debug or trace, or directives such as
     /// `info,ostrakon::evict=debug`
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     log_level: LogLevel,
@@ -93,25 +94,25 @@ pub(super) struct Arguments {
 }
 
 impl Arguments {
-    /// The form of the logs.
+    /// The log format.
     pub(super) fn log_format(&self) -> LogFormat {
         self.log_format
     }
 }
 
-/// An address to listen on. As for the components of Kubernetes, no host means all addresses.
+/// An address to listen on. Without a host it means all addresses, as in Kubernetes components.
 fn listen(text: &str) -> Result<SocketAddr, String> {
     let with_host = match text.rsplit_once(':') {
         Some(("", port)) => format!("[::]:{port}"),
         Some(("localhost", port)) => format!("127.0.0.1:{port}"),
         _ => text.to_owned(),
     };
-    with_host.parse().map_err(|_| {
-        "an address is IP:PORT, [IPv6]:PORT, or :PORT for all addresses of this machine".to_owned()
-    })
+    with_host
+        .parse()
+        .map_err(|_| "write IP:PORT, [IPv6]:PORT, or :PORT for all addresses".to_owned())
 }
 
-/// A text that can be the name of a namespace.
+/// Checks the name of a namespace.
 fn namespace(text: &str) -> Result<String, String> {
     let is_edge = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
     let is_name = text.starts_with(is_edge)
@@ -119,23 +120,21 @@ fn namespace(text: &str) -> Result<String, String> {
         && text.len() <= 63
         && text.chars().all(|c| is_edge(c) || c == '-');
     is_name.then(|| text.to_owned()).ok_or_else(|| {
-        "a namespace's name has at most 63 of a-z, 0-9 and -, and neither begins nor ends with -"
-            .to_owned()
+        "write at most 63 of a-z, 0-9 and -, beginning and ending with a letter or digit".to_owned()
     })
 }
 
-/// A text that can be the UID of a pod: a UUID, or a hash for a static pod.
+/// Checks the UID of a pod: a UUID, or a hash for a static pod.
 fn pod_uid(text: &str) -> Result<String, String> {
     let is_uid = !text.is_empty()
         && text.len() <= 64
         && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '-');
     is_uid.then(|| text.to_owned()).ok_or_else(|| {
-        "a pod's UID has 1 to 64 letters, digits and -; use the downward API's metadata.uid"
-            .to_owned()
+        "write 1 to 64 letters, digits and -; use metadata.uid of the downward API".to_owned()
     })
 }
 
-/// Runs the controller. Returns when it was stopped by a signal.
+/// Runs the controller until a signal stops it.
 pub(super) fn run(arguments: Arguments) -> anyhow::Result<()> {
     start_logs(arguments.log_format, &arguments.log_level);
     limits::raise_open_files();
@@ -167,9 +166,9 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<()> {
         .thread_name("io")
         .enable_all()
         .build()
-        .context("cannot start the I/O threads; check the limits of processes and memory")?;
+        .context("cannot start the I/O threads; check the process and memory limits")?;
     let outcome = runtime.block_on(until_stopped(&config));
-    // What is still running after a second signal is not waited for.
+    // After a second signal, do not wait for tasks that are still running.
     runtime.shutdown_timeout(Duration::from_millis(100));
     outcome
 }
@@ -180,7 +179,7 @@ async fn until_stopped(config: &Config) -> anyhow::Result<()> {
     let mut hangup = signal(SignalKind::hangup()).context("cannot listen for SIGHUP")?;
     let mut next = async || {
         tokio::select! {
-            // Of a terminal that is closed. Without this the process would end with its lease held.
+            // Sent when a terminal closes. Unhandled, it would end the process with its lease held.
             _ = hangup.recv() => "SIGHUP",
             _ = terminate.recv() => "SIGTERM",
             _ = interrupt.recv() => "SIGINT",
@@ -193,7 +192,7 @@ async fn until_stopped(config: &Config) -> anyhow::Result<()> {
     let mut running = tokio::select! {
         running = started => running?,
         name = next() => {
-            info!(signal = name, "stopped before the start was complete");
+            info!(signal = name, "stopped during startup");
             return Ok(());
         }
     };
@@ -230,7 +229,7 @@ mod tests {
         }
         for text in ["8080", "", ":", ":x", ":70000", "::8080", "[::]", "example.com:8080"] {
             let error = listen(text).unwrap_err();
-            assert!(error.contains(":PORT for all addresses"), "{text}: {error}");
+            assert!(error.contains("write IP:PORT"), "{text}: {error}");
         }
     }
 }

@@ -607,7 +607,7 @@ async fn refusal(response: Response<Body>) -> RequestError {
 }
 
 pub(super) fn unreadable(error: impl std::fmt::Display) -> RequestError {
-    RequestError::Body(format!("the answer cannot be read: {error}"))
+    RequestError::Body(format!("cannot read the response: {error}"))
 }
 
 fn decoded_pod(body: &Bytes) -> Result<Pod, RequestError> {

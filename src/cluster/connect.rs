@@ -1,4 +1,4 @@
-//! Finds the cluster and opens a client to it.
+//! Finds the cluster and creates a client for it.
 
 use std::error::Error;
 use std::io;
@@ -22,59 +22,58 @@ mod proxy;
 mod session;
 mod tls;
 
-/// How the program calls itself to API servers: their audit logs and their request metrics tell by
-/// it who asked.
+/// The user agent: audit logs and request metrics of the API server identify clients by it.
 pub const AGENT: &str = concat!("ostrakon/", env!("CARGO_PKG_VERSION"));
 
-/// A cluster that can be talked to.
+/// A cluster and a client for it.
 #[derive(Clone)]
 pub struct Cluster {
-    /// The way to it.
+    /// The client.
     pub client: Client,
-    /// Its API server's URL, for messages.
+    /// The API server's URL, for messages.
     pub server: String,
 }
 
-/// No client could be made.
+/// The client could not be created.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// The named file cannot be used.
-    #[error("cannot use kubeconfig {path}: {cause}; name another file with --kubeconfig")]
+    /// The kubeconfig cannot be used.
+    #[error("cannot use kubeconfig {path}: {cause}; choose another file with --kubeconfig")]
     File {
         /// The file.
         path: String,
         /// What is wrong with it.
         cause: String,
     },
-    /// The file has no such context, or names none and none was asked for.
-    #[error("kubeconfig {path} has no {wanted}; name one of its contexts with --context: {known}")]
+    /// The kubeconfig has no such context, or no current context and none was chosen.
+    #[error(
+        "kubeconfig {path} has no {wanted}; choose one of its contexts with --context: {known}"
+    )]
     Context {
         /// The file.
         path: String,
-        /// The context, in words.
+        /// The context, as a text.
         wanted: String,
         /// The contexts that it has.
         known: String,
     },
-    /// Nothing was named and nothing was found.
-    #[error(
-        "no cluster found: {0}; name a file with --kubeconfig or KUBECONFIG, or run inside a pod"
-    )]
+    /// No kubeconfig was given and none was found.
+    #[error("no cluster found: {0}; set --kubeconfig or KUBECONFIG to a file, or run inside a pod")]
     Nowhere(String),
-    /// The address is none that can be asked.
+    /// The address of the API server has an unknown scheme.
     #[error(
-        "cannot use the API server's address {0}: it begins with neither https:// nor http://; \
-         correct it in the kubeconfig"
+        "cannot use the API server's address {0}: it does not begin with https:// or http://; fix it \
+         in the kubeconfig"
     )]
     Address(String),
 }
 
-/// There are no credentials to send a request with.
+/// Credentials could not be obtained.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text}")]
 pub struct CredentialsError {
     text: String,
-    /// Whether it may pass by itself, as where a plugin cannot reach a server of its own.
+    /// Whether it is temporary, for example because a plugin cannot reach its server.
     pub passes: bool,
 }
 
@@ -88,7 +87,7 @@ impl CredentialsError {
     }
 }
 
-/// Finds a cluster: by the file and context named, else by the usual rules (`KUBECONFIG`,
+/// Finds a cluster: by the given file and context, otherwise by the usual rules (`KUBECONFIG`,
 /// `~/.kube/config`, the service account of the pod). Must be called inside a tokio runtime.
 ///
 /// Nothing is sent yet, and no plugin runs: credentials are obtained with the first request.
@@ -109,10 +108,10 @@ fn connect_in(
     of_settings(source.pinned(&settings.context), settings)
 }
 
-/// Opens a client to the cluster of `config`.
+/// Creates a client for the cluster of `config`.
 ///
-/// It does not retry by itself, since it would do so for minutes inside one call: every caller
-/// here has its own retry. Must be called inside a tokio runtime.
+/// The client does not retry by itself: every caller has its own retries, and a call must not take
+/// minutes. Must be called inside a tokio runtime.
 ///
 /// # Errors
 /// [`ConnectError::Address`], [`ConnectError::File`].

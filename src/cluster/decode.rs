@@ -72,10 +72,10 @@ pub enum FlawCause {
 impl fmt::Display for Flaw {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let cause = match self.cause {
-            FlawCause::Absent => "is absent",
+            FlawCause::Absent => "is missing",
             FlawCause::NoText => "is not UTF-8",
-            FlawCause::Malformed => "breaks off",
-            FlawCause::TooLong => "is longer than what is read of it",
+            FlawCause::Malformed => "is malformed",
+            FlawCause::TooLong => "is too long",
         };
         write!(f, "{} {cause}", self.field)
     }
@@ -227,7 +227,7 @@ impl PodDecoder {
 }
 
 /// Why an object whose parts cannot be told apart is not read.
-const BROKEN: &str = "it breaks off or is mixed up";
+const BROKEN: &str = "it is truncated or corrupt";
 
 /// The metadata of an object.
 #[derive(Debug, Default)]
@@ -270,7 +270,7 @@ impl<'a> Meta<'a> {
 
     fn name(&self) -> Result<&'a str, String> {
         match essential(self.name, "metadata.name")? {
-            "" => Err("metadata.name is absent".to_owned()),
+            "" => Err("metadata.name is missing".to_owned()),
             name => Ok(name),
         }
     }
@@ -816,7 +816,7 @@ pub(super) mod tests {
         assert_eq!((pod.class, flaws), (PodClass::Ordinary, vec![]), "nobody needs any of it");
         let (pod, flaws) = flawed(|pod| pod.metadata.creation_timestamp = None);
         assert_eq!(pod.bound, Stamp::exact(Timestamp::MAX), "no countdown of it ends too early");
-        assert_eq!(flaws, ["metadata.creationTimestamp is absent"]);
+        assert_eq!(flaws, ["metadata.creationTimestamp is missing"]);
     }
 
     #[test]
@@ -846,7 +846,7 @@ pub(super) mod tests {
         let keys: Vec<_> = pod.tolerations.iter().map(|t| (&*t.key, t.seconds)).collect();
         assert_eq!(keys, [("a", None), ("", None)], "what may have followed tolerates everything");
         let said: Vec<_> = decoder.flaws().iter().map(ToString::to_string).collect();
-        assert_eq!(said, ["metadata breaks off", "spec breaks off", "status breaks off"]);
+        assert_eq!(said, ["metadata is malformed", "spec is malformed", "status is malformed"]);
     }
 
     fn no_execute(key: &str) -> wire::Toleration {
@@ -919,7 +919,7 @@ pub(super) mod tests {
             assert_eq!(pod.tolerations.len(), most + 1);
             let rest = pod.tolerations.last().unwrap();
             assert_eq!((&*rest.key, rest.seconds, rest.index as usize), ("", None, most));
-            assert_eq!(flaws, ["spec.tolerations is longer than what is read of it"]);
+            assert_eq!(flaws, ["spec.tolerations is too long"]);
         }
     }
 
@@ -943,8 +943,7 @@ pub(super) mod tests {
         assert!(node.taints.last().unwrap().is_outage());
         assert_eq!(&*node.taints[0].key, "0", "one that cannot be read removes nobody");
         let said: Vec<_> = flaws.iter().map(ToString::to_string).collect();
-        let expected =
-            ["spec.taints.key is not UTF-8", "spec.taints is longer than what is read of it"];
+        let expected = ["spec.taints.key is not UTF-8", "spec.taints is too long"];
         assert_eq!(said, expected);
     }
 
@@ -958,6 +957,6 @@ pub(super) mod tests {
         let record = node.since_annotation.unwrap();
         assert!(record.len() <= LONGEST_ANNOTATION + 2, "{}", record.len());
         let said: Vec<_> = flaws.iter().map(ToString::to_string).collect();
-        assert_eq!(said, ["metadata.annotations is longer than what is read of it"]);
+        assert_eq!(said, ["metadata.annotations is too long"]);
     }
 }

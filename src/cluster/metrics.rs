@@ -46,7 +46,7 @@ impl Metrics {
                 HistogramVec::new(
                     HistogramOpts::new(
                         "ostrakon_api_request_duration_seconds",
-                        "Time from sending a request to the end of its answer.",
+                        "Time from sending a request to the end of its response.",
                     )
                     .buckets(vec![
                         0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0,
@@ -66,7 +66,7 @@ impl Metrics {
                 IntCounterVec::new(
                     Opts::new(
                         "ostrakon_watch_ends_total",
-                        "Watch streams that ended, by resource and cause; each is taken up again.",
+                        "Watch streams that ended, by resource and cause; each is resumed.",
                     ),
                     &["resource", "cause"],
                 )?,
@@ -76,8 +76,8 @@ impl Metrics {
                 IntCounterVec::new(
                     Opts::new(
                         "ostrakon_undecodable_objects_total",
-                        "Objects that could not be read and were skipped, by resource. Any is a \
-                         fault: the log names the object.",
+                        "Objects that could not be decoded and were skipped, by resource. Every one is \
+                         a bug; the log names the object.",
                     ),
                     &["resource"],
                 )?,
@@ -87,9 +87,8 @@ impl Metrics {
                 IntCounterVec::new(
                     Opts::new(
                         "ostrakon_unread_parts_total",
-                        "Parts of objects that count as absent since they cannot be read, or are \
-                         longer than anything of use, by resource; each once per object. The log \
-                         names object and part.",
+                        "Parts of objects that are ignored because they are unreadable or too long, by \
+                         resource; each is counted once per object. The log names object and part.",
                     ),
                     &["resource"],
                 )?,
@@ -99,8 +98,8 @@ impl Metrics {
                 IntGaugeVec::new(
                     Opts::new(
                         "ostrakon_watch_connected",
-                        "Whether the watch is connected, by resource. At 0 for long, evictions \
-                         go by old facts: the API server is out of reach.",
+                        "Whether the watch is connected, by resource. If it stays 0, evictions are \
+                         based on old data: the API server is unreachable.",
                     ),
                     &["resource"],
                 )?,

@@ -160,7 +160,7 @@ pub async fn run<I: Index>(
                     error,
                     tries = failures,
                     ?pause,
-                    "cannot list; trying again"
+                    "cannot list; retrying"
                 );
                 tokio::time::sleep(pause).await;
             }
@@ -272,7 +272,7 @@ impl<I: Index> Watcher<I> {
                 resource = I::RESOURCE,
                 version,
                 before = self.version,
-                "the API server's store went back in time; the list is what counts"
+                "the API server's store went back in time; using the new list"
             );
             if !was_told {
                 self.api.rewinds().notice();
@@ -292,7 +292,7 @@ impl<I: Index> Watcher<I> {
                 Err(Unlisted::Refused(reason)) => {
                     info!(
                         resource = I::RESOURCE,
-                        reason, "the server does not stream lists; taking pages"
+                        reason, "the server does not stream lists; listing in pages"
                     );
                     self.streams = false;
                 }
@@ -366,7 +366,7 @@ impl<I: Index> Watcher<I> {
                 Err(RequestError::TooLarge(most)) if self.page > 1 => {
                     self.page /= 2;
                     let page = self.page;
-                    info!(resource = I::RESOURCE, most, page, "a page is too long; halving it");
+                    info!(resource = I::RESOURCE, most, page, "a page is too large; halving it");
                     continue;
                 }
                 Err(error @ RequestError::Timeout(_)) => {
@@ -411,7 +411,7 @@ impl<I: Index> Watcher<I> {
         if let Some(uids) = &seen.uids {
             self.index.retain(uids);
         }
-        info!(resource = I::RESOURCE, objects = seen.objects, form, "list is complete");
+        info!(resource = I::RESOURCE, objects = seen.objects, form, "list complete");
     }
 
     /// Watches from a list on, and returns when only a new list helps.
@@ -442,7 +442,7 @@ impl<I: Index> Watcher<I> {
             if end == End::Expired {
                 info!(
                     resource = I::RESOURCE,
-                    version, "the watch's version has expired; listing anew"
+                    version, "the watch's resource version has expired; listing again"
                 );
                 return;
             }
@@ -451,7 +451,7 @@ impl<I: Index> Watcher<I> {
                     resource = I::RESOURCE,
                     version,
                     ?end,
-                    "the watch may have missed what happened; listing anew"
+                    "the watch may have missed changes; listing again"
                 );
                 return;
             }
@@ -462,7 +462,7 @@ impl<I: Index> Watcher<I> {
                     resource = I::RESOURCE,
                     version,
                     ?end,
-                    "what follows this version cannot be read; listing anew"
+                    "cannot read the events after this version; listing again"
                 );
                 return;
             }
@@ -482,10 +482,10 @@ impl<I: Index> Watcher<I> {
                             ?end,
                             tries = failures,
                             ?pause,
-                            "watch keeps ending; trying again"
+                            "watch keeps ending; retrying"
                         );
                     } else {
-                        info!(resource = I::RESOURCE, ?end, "watch ended; taking it up again");
+                        info!(resource = I::RESOURCE, ?end, "watch ended; resuming it");
                     }
                     tokio::time::sleep(pause).await;
                 }
@@ -607,7 +607,7 @@ impl<I: Index> Watcher<I> {
             resource = I::RESOURCE,
             object = error.object,
             reason = error.reason,
-            "object cannot be read and is skipped; what was known of it stays until it is gone"
+            "cannot decode an object; skipping this version and keeping the last one"
         );
     }
 }

@@ -49,7 +49,7 @@ pub enum WireError {
         found: String,
     },
     /// They are cut short or mixed up.
-    #[error("cannot be read as protobuf: {0}")]
+    #[error("invalid protobuf: {0}")]
     Malformed(String),
     /// No event is so long.
     #[error("an event claims to be {length} bytes long, and {LONGEST_FRAME} is the limit: {begin}")]

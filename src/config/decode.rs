@@ -1,5 +1,5 @@
-//! Reads values out of the tree, and puts down what is not what it should be. Nothing stops at the
-//! first mistake: what cannot be read is taken for left out.
+//! Reads values from the parsed tree and collects problems. Reading never stops at the first problem:
+//! a value that cannot be read counts as missing.
 
 use std::time::Duration;
 
@@ -7,16 +7,16 @@ use super::problem::{Problem, Severity};
 use super::yaml::{Entry, Node, Place, Value, cut};
 use crate::drain::{DURATION_REMEDY, SyntaxError, parse_duration};
 
-/// Puts down problems, under the policy that is being read.
+/// Collects problems under the policy that is being read.
 pub(super) struct Reader<'p> {
-    /// The policy, as messages name it; empty outside of one.
+    /// The policy, as messages name it; empty outside a policy.
     pub(super) policy: String,
-    /// Path of the policy in the file; empty outside of one.
+    /// Path of the policy in the file; empty outside a policy.
     pub(super) base: String,
     pub(super) problems: &'p mut Vec<Problem>,
 }
 
-/// A value, and which setting it is.
+/// A value and the key of its setting.
 pub(super) struct At<'a> {
     pub(super) node: &'a Node,
     pub(super) key: String,
@@ -31,7 +31,7 @@ pub(super) struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    /// The value of a key; `None` if it is left out or empty.
+    /// The value of a key; `None` if it is missing or empty.
     pub(super) fn get(&mut self, name: &'static str) -> Option<At<'a>> {
         self.asked.push(name);
         let entry = self.entries.iter().find(|entry| entry.key == name)?;
@@ -68,7 +68,7 @@ impl Reader<'_> {
         });
     }
 
-    /// What is wrong with the value.
+    /// Adds an error about this value.
     pub(super) fn wrong_at(
         &mut self,
         at: &At<'_>,
@@ -92,7 +92,7 @@ impl Reader<'_> {
         Some(Fields { entries, place: at.node.place, key: at.key.clone(), asked: Vec::new() })
     }
 
-    /// The value of a key that must be there.
+    /// The value of a required key.
     pub(super) fn required<'a>(
         &mut self,
         fields: &mut Fields<'a>,
@@ -111,20 +111,20 @@ impl Reader<'_> {
         at
     }
 
-    /// Names the keys that nobody asked for.
+    /// Reports unknown keys.
     pub(super) fn finish(&mut self, fields: &Fields<'_>) {
         for entry in fields.entries {
             if fields.asked.contains(&entry.key.as_str()) {
                 continue;
             }
             let remedy = match nearest(&entry.key, &fields.asked) {
-                Some(name) => format!("did you mean {name}? docs/config.md has all keys"),
+                Some(name) => format!("did you mean {name}? docs/config.md lists all keys"),
                 None => format!(
-                    "write one of {}, or take it away; docs/config.md has all keys",
+                    "remove it, or write one of {}; docs/config.md lists all keys",
                     fields.asked.join(", ")
                 ),
             };
-            let cause = format!("{:?} is no key here", cut(&entry.key));
+            let cause = format!("unknown key {:?}", cut(&entry.key));
             self.wrong(entry.place, join(&fields.key, &cut(&entry.key)), cause, remedy);
         }
     }
@@ -132,7 +132,7 @@ impl Reader<'_> {
     pub(super) fn text<'a>(&mut self, at: &At<'a>) -> Option<&'a str> {
         let text = at.node.text();
         if text.is_none() {
-            self.wrong_at(at, at.node.kind(), "write a single text");
+            self.wrong_at(at, at.node.kind(), "write a string");
         }
         text
     }
@@ -164,7 +164,9 @@ impl Reader<'_> {
         };
         if number.is_none() {
             let cause = match &at.node.value {
-                Value::Text { text, quoted: false } => format!("{:?} is no such number", cut(text)),
+                Value::Text { text, quoted: false } => {
+                    format!("{:?} is not a valid number", cut(text))
+                }
                 _ => at.node.kind(),
             };
             self.wrong_at(&at, cause, remedy);
@@ -172,7 +174,7 @@ impl Reader<'_> {
         number
     }
 
-    /// One of a few words.
+    /// One of a fixed set of words.
     pub(super) fn choice<T: Copy>(&mut self, at: Option<At<'_>>, words: &[(&str, T)]) -> Option<T> {
         let at = at?;
         let text = self.text(&at)?;
@@ -189,7 +191,7 @@ impl Reader<'_> {
         chosen
     }
 
-    /// The items of a list that is there.
+    /// The items of a list.
     pub(super) fn items<'a>(&mut self, at: &At<'a>, remedy: &str) -> Option<Vec<At<'a>>> {
         let Value::List(items) = &at.node.value else {
             self.wrong_at(at, at.node.kind(), remedy);
@@ -204,24 +206,24 @@ impl Reader<'_> {
         let text = self.text(&at)?;
         let duration = parse_duration(text);
         if duration.is_none() {
-            self.wrong_at(&at, format!("{:?} is no duration", cut(text)), DURATION_REMEDY);
+            self.wrong_at(&at, format!("{:?} is not a duration", cut(text)), DURATION_REMEDY);
         }
         duration
     }
 
-    /// A duration that makes no sense if it is none.
+    /// A duration of at least a second.
     pub(super) fn positive(&mut self, at: Option<At<'_>>) -> Option<Duration> {
         let at = at?;
         let key = At { node: at.node, key: at.key.clone() };
         let duration = self.duration(Some(at))?;
         if duration < Duration::from_secs(1) {
-            self.wrong_at(&key, "it is less than a second", "write more, or leave it out");
+            self.wrong_at(&key, "it is less than 1s", "write a longer duration, or leave it out");
         }
         Some(duration)
     }
 }
 
-/// The word that was probably meant: the same but for case, or with a letter or two wrong.
+/// The word that was probably meant: it differs only in case or in a letter or two.
 pub(super) fn nearest<'w>(text: &str, words: &[&'w str]) -> Option<&'w str> {
     let same = words.iter().find(|word| word.eq_ignore_ascii_case(text));
     let near = || {
@@ -231,11 +233,11 @@ pub(super) fn nearest<'w>(text: &str, words: &[&'w str]) -> Option<&'w str> {
         let (distance, word) = near.min_by_key(|(distance, _)| *distance)?;
         (distance <= (word.len() / 4).clamp(1, 3)).then_some(word)
     };
-    // A long text is no slip of the pen, and comparing it would take long.
+    // A long text is not a typo, and comparing it would take long.
     same.or_else(|| if text.len() <= 64 { near() } else { None }).copied()
 }
 
-/// The place of a setting in a tree: of it, or of the last part of its path that is written.
+/// The place of a setting in the file, or of the last part of its path that exists.
 pub(super) fn place_of(root: &Node, path: &str) -> Place {
     let mut node = root;
     let mut place = root.place;

@@ -1,4 +1,5 @@
-//! What is allowed and seldom meant: said at the start, and by `ostrakon config check`.
+//! Warnings about settings that are valid but rarely intended, logged at startup and printed by
+//! `ostrakon config check`.
 
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use super::yaml::cut;
 use crate::drain::{AtDeadline, ConditionRule, GroupKind, Policy, format_duration, is_label_key};
 use crate::model::ConditionStatus;
 
-/// Conditions that node-problem-detector reads once from a log, and forgets when it restarts.
+/// Conditions that node-problem-detector reads once from a log and forgets when it restarts.
 const LATCHED: [&str; 6] = [
     "KernelDeadlock",
     "ReadonlyFilesystem",
@@ -17,7 +18,7 @@ const LATCHED: [&str; 6] = [
     "CorruptDockerOverlay2",
 ];
 
-/// Other conditions that kubelets, cloud controllers and node-problem-detector report where
+/// Other conditions that kubelets, cloud controllers and node-problem-detector report as True when
 /// something is wrong.
 const PROBLEMS: [&str; 16] = [
     "MemoryPressure",
@@ -38,25 +39,25 @@ const PROBLEMS: [&str; 16] = [
     "VMEventScheduled",
 ];
 
-/// What is taken for a condition and is none, and what is meant instead.
-const NONE: [(&str, &str, &str); 7] = [
+/// Names mistaken for conditions, what they are, and what to write instead.
+const NOT_CONDITIONS: [(&str, &str, &str); 7] = [
     ("NotReady", NOT_READY, READY),
-    ("NodeNotReady", "an event has this reason", READY),
-    ("NodeReady", "an event has this reason", READY),
-    ("Unreachable", "it is a taint, put on where Ready is Unknown", "write Ready=Unknown,5m"),
-    ("SchedulingDisabled", "kubectl shows it of a node that is cordoned", "take it away"),
-    ("Unschedulable", "it is a field of a node that is cordoned", "take it away"),
+    ("NodeNotReady", "it is the reason of an event", READY),
+    ("NodeReady", "it is the reason of an event", READY),
+    ("Unreachable", "it is a taint, added when Ready is Unknown", "write Ready=Unknown,5m"),
+    ("SchedulingDisabled", "kubectl shows it for cordoned nodes", "remove it"),
+    ("Unschedulable", "it is a field of cordoned nodes", "remove it"),
     (
         "OutOfDisk",
         "no kubelet has reported it since Kubernetes 1.13",
-        "write DiskPressure, or take it away",
+        "write DiskPressure, or remove it",
     ),
 ];
 
-const NOT_READY: &str = "kubectl shows it of a node whose Ready is False or Unknown";
+const NOT_READY: &str = "kubectl shows it for nodes whose Ready is False or Unknown";
 const READY: &str = "write Ready=False,5m and Ready=Unknown,5m";
 
-/// Kinds of controllers that pods have.
+/// Kinds of controllers that own pods.
 const CONTROLLERS: [&str; 10] = [
     "ReplicaSet",
     "StatefulSet",
@@ -70,30 +71,30 @@ const CONTROLLERS: [&str; 10] = [
     "ExtendedDaemonSetReplicaSet",
 ];
 
-/// Kubelets and node-problem-detector repeat what has not changed every 5 min; with some slack.
+/// Kubelets and node-problem-detector send heartbeats every 5 min; this adds some slack.
 const HEARTBEAT: Duration = Duration::from_secs(360);
 
-/// Longer than anybody waits for a node.
+/// A longer duration is probably a mistake.
 const LONG: Duration = Duration::from_secs(7 * 86_400);
 
-/// So many policies at the beginning of a file are compared with all that follow: each comparison may
-/// take a millisecond.
+/// Only this many policies at the beginning of a file are compared with the later ones: a comparison
+/// may take a millisecond.
 const COMPARED: usize = 32;
 
-/// Something that is worth a second look.
+/// A setting that is valid but rarely intended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// Index of the policy; `None` if it is about none.
+    /// Index of the policy; `None` if the finding is about the whole file.
     pub policy: Option<usize>,
-    /// Which setting of it; empty if it is all of it.
+    /// The key of the setting; empty for the whole policy.
     pub key: String,
-    /// What is strange about it.
+    /// Why it is suspicious.
     pub cause: String,
-    /// What could be done about it.
+    /// What to do about it.
     pub remedy: String,
 }
 
-/// Everything that is worth a second look, with what could be done about it.
+/// Checks policies for settings that are valid but rarely intended.
 pub fn lint(policies: &[Policy]) -> Vec<Finding> {
     let mut findings = Vec::new();
     if policies.is_empty() {
@@ -101,7 +102,7 @@ pub fn lint(policies: &[Policy]) -> Vec<Finding> {
             policy: None,
             key: "drainPolicies".to_owned(),
             cause: "there are no drain policies".to_owned(),
-            remedy: "no node is cordoned or drained until there is one".to_owned(),
+            remedy: "add one, or no node is cordoned or drained".to_owned(),
         });
     }
     for (index, policy) in policies.iter().enumerate() {
@@ -121,13 +122,13 @@ pub fn lint(policies: &[Policy]) -> Vec<Finding> {
             if duration > LONG {
                 let days = duration.as_secs() / 86_400;
                 let cause = format!("{} is {days} days", format_duration(duration));
-                warn(key, cause, "write less, unless it is meant".to_owned());
+                warn(key, cause, "write a shorter duration, unless this is intended".to_owned());
             }
         }
         if policy.pace.caps.is_empty() {
             warn(
                 "pace.caps".to_owned(),
-                "there is no cap: a fault of what reports conditions could cordon every node"
+                "there is no cap: if the reporter of conditions fails, every node may be cordoned"
                     .to_owned(),
                 "set pace.caps in a file".to_owned(),
             );
@@ -139,7 +140,7 @@ pub fn lint(policies: &[Policy]) -> Vec<Finding> {
     findings
 }
 
-/// Whether one of those before it leaves a policy nothing to do, or nearly nothing.
+/// Whether an earlier policy covers some or all conditions of this one.
 fn shadow(before: &[Policy], policy: &Policy) -> Option<(&'static str, String, &'static str)> {
     let covered = |other: &Policy, rule: &ConditionRule| {
         other.conditions.iter().any(|wide| {
@@ -158,41 +159,41 @@ fn shadow(before: &[Policy], policy: &Policy) -> Option<(&'static str, String, &
     });
     if let Some(other) = whole {
         let cause = format!(
-            "it is never used: policy {:?} comes first, selects all its nodes, and has all its \
+            "it is never used: policy {:?} comes first, selects all its nodes and has all its \
              conditions",
             cut(&other.name)
         );
-        return Some(("", cause, "move it up, or give the two different conditions or nodes"));
+        return Some(("", cause, "move it up, or change the conditions or nodes of one"));
     }
     let part = others.find(|other| policy.conditions.iter().any(|rule| covered(other, rule)))?;
     let cause = format!(
-        "policy {:?} selects the same nodes, has some of its conditions and comes first, so a \
-         drain goes by its settings where these are bad",
+        "policy {:?} comes first, selects the same nodes and has some of these conditions; for \
+         those, its settings are used",
         cut(&part.name)
     );
-    Some(("conditions", cause, "keep each condition in one of the two, or move this one up"))
+    Some(("conditions", cause, "list each condition in only one of the two, or move this one up"))
 }
 
-/// Whether it selects the nodes that it seems to.
+/// Warns of a node selection that selects every node, or none.
 fn nodes(policy: &Policy, warn: &mut impl FnMut(String, String, String)) {
     let mut warn = |cause: String, remedy: &str| {
         warn("nodeLabelExpression".to_owned(), cause, remedy.to_owned());
     };
     let expression = &policy.nodes.expression;
     for key in expression.keys().into_iter().filter(|key| !is_label_key(key)) {
-        let cause = format!("{:?} cannot be the key of a label, so no node has it", cut(key));
+        let cause = format!("{:?} is not a valid label key, so no node has it", cut(key));
         warn(cause, "write the key as `kubectl get nodes --show-labels` shows it");
     }
     match expression.always(&policy.nodes.labels) {
         Some(false) => {
             let cause = match policy.nodes.labels.as_slice() {
-                [] => "it is false for every node, so the policy is for none",
+                [] => "it is false for every node, so the policy selects none",
                 _ => "it is false for every node that nodeSelector selects",
             };
-            warn(cause.to_owned(), "correct it, or take the policy away");
+            warn(cause.to_owned(), "fix it, or remove the policy");
         }
         Some(true) if !expression.is_empty() && expression.to_string() != "true" => {
-            warn("it is true for every node".to_owned(), "correct it, or leave it out");
+            warn("it is true for every node".to_owned(), "fix it, or leave it out");
         }
         _ => {}
     }
@@ -205,22 +206,22 @@ fn condition(policy: &Policy, rule: &ConditionRule, warn: &mut impl FnMut(String
         ConditionStatus::False => LATCHED.contains(&kind) || PROBLEMS.contains(&kind),
         ConditionStatus::Unknown => false,
     };
-    let none = NONE.iter().find(|(name, ..)| name.eq_ignore_ascii_case(kind));
+    let none = NOT_CONDITIONS.iter().find(|(name, ..)| name.eq_ignore_ascii_case(kind));
     if kind.eq_ignore_ascii_case("DrainScheduled") {
         warn(
-            "DrainScheduled is what ostrakon itself writes on a node that it drains".to_owned(),
-            "take it away: a node would stay bad for its own drain",
+            "ostrakon itself sets DrainScheduled on nodes that it drains".to_owned(),
+            "remove it: a node would stay bad because of its own drain",
         );
     } else if let Some((_, what, remedy)) = none {
         warn(format!("no node has a condition {kind}: {what}"), remedy);
     } else if healthy && kind == "Ready" {
         warn(
             "Ready=True makes every healthy node bad".to_owned(),
-            "Ready=False or Ready=Unknown is what is usually meant",
+            "write Ready=False or Ready=Unknown",
         );
     } else if healthy {
         warn(
-            format!("every healthy node has {kind}={}, and would be bad", rule.status),
+            format!("every healthy node has {kind}={} and would be bad", rule.status),
             match rule.status {
                 ConditionStatus::True => "write the status that is bad, such as False,5m",
                 _ => "write the type alone, which means True",
@@ -228,15 +229,15 @@ fn condition(policy: &Policy, rule: &ConditionRule, warn: &mut impl FnMut(String
         );
     } else if let Some(known) = misspelled(kind) {
         warn(
-            format!("no known condition is called {kind}: types are compared to the letter"),
-            &format!("write {known}, unless something of yours reports {kind}"),
+            format!("{kind} is not a known condition; types are case-sensitive"),
+            &format!("write {known}, unless your own tooling reports {kind}"),
         );
     }
     if kind == "Ready" && rule.status == ConditionStatus::Unknown && policy.drain {
         warn(
-            "a node whose Ready is Unknown is cordoned and not drained, since no pod ends there"
+            "a node whose Ready is Unknown is cordoned but not drained: its kubelet cannot stop pods"
                 .to_owned(),
-            "its NoExecute taint removes them",
+            "rely on its NoExecute taint, which evicts the pods",
         );
     }
     if LATCHED.contains(&kind) && rule.status == ConditionStatus::True && rule.clear_after.is_some()
@@ -245,18 +246,18 @@ fn condition(policy: &Policy, rule: &ConditionRule, warn: &mut impl FnMut(String
             format!(
                 "{kind} is read from a log, and a restart of node-problem-detector sets it to False"
             ),
-            "with clearAfter: never only a person brings the node back",
+            "set clearAfter: never, so that only a person uncordons the node",
         );
     }
     if rule.stale_after.is_some_and(|after| after < HEARTBEAT) {
         warn(
-            format!("{kind} is stale between two heartbeats, which come every 5m"),
+            format!("{kind} becomes stale between two heartbeats, which are 5m apart"),
             "set staleAfter to 15m or more",
         );
     }
 }
 
-/// A known condition whose type differs from this by case, or by a slip of the pen.
+/// The known condition that this type is probably a typo of.
 fn misspelled(kind: &str) -> Option<&'static str> {
     let mut known = vec!["Ready"];
     known.extend(LATCHED);
@@ -264,11 +265,11 @@ fn misspelled(kind: &str) -> Option<&'static str> {
     if known.contains(&kind) {
         return None;
     }
-    // Short words are near to many others.
+    // Short words are similar to many others.
     nearest(kind, &known).filter(|known| known.len() > 8 || known.eq_ignore_ascii_case(kind))
 }
 
-/// All durations that are waited for, by key.
+/// All durations of a policy, by key.
 fn durations(policy: &Policy) -> Vec<(String, Duration)> {
     let mut all = vec![
         ("pace.notice".to_owned(), policy.pace.notice),
@@ -287,7 +288,7 @@ fn durations(policy: &Policy) -> Vec<(String, Duration)> {
     all
 }
 
-/// What it does with pods.
+/// Warns about the handling of pods.
 fn pods(policy: &Policy, warn: &mut impl FnMut(String, String, String)) {
     for (at, controller) in policy.pods.left_controllers.iter().enumerate() {
         if let Some((cause, remedy)) = left_controller(controller) {
@@ -295,28 +296,29 @@ fn pods(policy: &Policy, warn: &mut impl FnMut(String, String, String)) {
         }
     }
     for (at, protection) in policy.pods.protections.iter().enumerate() {
-        // The API server compares prefixes without regard to case.
+        // The API server ignores the case of prefixes.
         if !is_label_key(&protection.key.to_ascii_lowercase()) {
-            let cause = format!("{:?} cannot be the key of an annotation", cut(&protection.key));
-            let remedy = "write it as it stands on the pod";
+            let cause = format!("{:?} is not a valid annotation key", cut(&protection.key));
+            let remedy = "copy the key from the pod";
             warn(format!("pods.protectedAnnotations[{at}]"), cause, remedy.to_owned());
         }
     }
     if let Some(grace) = policy.max_grace {
-        let cause =
-            format!("pods that ask for more than {} to end are cut short", format_duration(grace));
-        warn("maxGracePeriod".to_owned(), cause, "leave it out to give each its own".to_owned());
+        let cause = format!("grace periods of more than {} are cut short", format_duration(grace));
+        let remedy = "leave it out to give each pod its own grace period";
+        warn("maxGracePeriod".to_owned(), cause, remedy.to_owned());
     }
     if policy.at_deadline == AtDeadline::DeleteRest {
         warn(
             "atDeadline".to_owned(),
-            "what is left at the deadline is deleted, disruption budgets or not".to_owned(),
-            "write GiveUp to keep to the budgets".to_owned(),
+            "pods that remain at the deadline are deleted, even against a disruption budget"
+                .to_owned(),
+            "write GiveUp to respect budgets".to_owned(),
         );
     }
 }
 
-/// Why pods of this kind of controllers are none, and what to write instead.
+/// Why this kind of controller owns no pods, and what to write instead.
 fn left_controller(controller: &GroupKind) -> Option<(String, String)> {
     let kind = &*controller.kind;
     let owner = match kind {
@@ -325,7 +327,7 @@ fn left_controller(controller: &GroupKind) -> Option<(String, String)> {
         _ => None,
     };
     if let Some(owner) = owner {
-        let cause = format!("no pod is controlled by a {kind}, but by its {owner}");
+        let cause = format!("a {kind} does not own pods; its {owner} does");
         return Some((cause, format!("write {owner}")));
     }
     if kind.is_empty() || CONTROLLERS.contains(&kind) {
@@ -335,11 +337,11 @@ fn left_controller(controller: &GroupKind) -> Option<(String, String)> {
     let known = CONTROLLERS.iter().find(|known| known.eq_ignore_ascii_case(singular));
     match known {
         Some(known) => {
-            let cause = format!("{kind:?} is no kind: kinds are compared to the letter");
+            let cause = format!("{kind:?} is not a kind: kinds are singular and case-sensitive");
             Some((cause, format!("write {known}")))
         }
         None if kind.starts_with(|c: char| c.is_ascii_lowercase()) => {
-            let cause = format!("{:?} is in lower case, and kinds begin with a capital", cut(kind));
+            let cause = format!("{:?} is in lower case; kinds begin with a capital", cut(kind));
             Some((cause, "write the kind as in a manifest, such as Rollout".to_owned()))
         }
         None => None,

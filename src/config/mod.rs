@@ -1,4 +1,4 @@
-//! One validated configuration of a run, from flags and a file.
+//! The validated configuration of a run, from flags and a file.
 
 mod decode;
 mod file;
@@ -22,20 +22,20 @@ pub use lint::{Finding, lint};
 pub use problem::{Problem, Severity};
 pub use validate::protection;
 
-/// By which rules pods are judged.
+/// The rules that taint eviction follows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Compat {
-    /// Deadlines are counted from when the taint was put on, survive restarts, and follow every
-    /// change of taints and tolerations.
+    /// Deadlines count from when the taint was added, survive restarts, and follow every change of
+    /// taints and tolerations.
     #[default]
     None,
-    /// As kube-controller-manager does: counted from when this process sees the taint, never
-    /// moved once counting, and finished pods are deleted too.
+    /// As kube-controller-manager: deadlines count from when this process sees the taint and never
+    /// move afterwards; finished pods are deleted too.
     Upstream,
 }
 
 impl Compat {
-    /// Whose rules these are, for the logs.
+    /// The name of these rules in logs.
     pub fn rules(self) -> &'static str {
         match self {
             Self::None => "own",
@@ -44,61 +44,60 @@ impl Compat {
     }
 }
 
-/// How one of several replicas is elected to work.
+/// Leader election among replicas.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Election {
     /// Namespace of the lease.
     pub namespace: String,
-    /// The times.
+    /// Lease duration, renew deadline and retry period.
     pub times: Times,
 }
 
-/// Everything that a run of the controller can be told.
+/// Everything that can be configured for a run of the controller.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Kubeconfig file; `None` for the usual rules.
     pub kubeconfig: Option<PathBuf>,
     /// Context in the kubeconfig; `None` for its current one.
     pub context: Option<String>,
-    /// How long a start waits for an API server that cannot be reached or cannot answer.
+    /// How long startup waits for an API server that is unreachable, overloaded or still starting.
     pub api_server_wait: Duration,
     /// Address of the HTTP endpoints.
     pub listen: SocketAddr,
-    /// By which rules pods are judged.
+    /// The rules of taint eviction.
     pub compat: Compat,
-    /// How one of several replicas is elected to work; `None` if there is but one, which works at
-    /// once.
+    /// Leader election; `None` for a single replica, which works at once.
     pub election: Option<Election>,
-    /// UID of the pod in which this process is the only one of its kind, if it is in a pod.
+    /// UID of the pod that this process runs in, if it is the only ostrakon process there.
     pub pod_uid: Option<String>,
     /// Name of this process in events: the pod's name, or the host's.
     pub instance: String,
-    /// Which nodes are cordoned and drained, and how. Empty: none.
+    /// Drain policies. If empty, no node is cordoned or drained.
     pub policies: Vec<Policy>,
 }
 
-/// Most bytes that a configuration file may have: thousands of policies.
+/// Maximum size of a configuration file, in bytes. Enough for thousands of policies.
 const MOST_BYTES: usize = 1 << 20;
 
-/// Most problems that are named at once: a file that has more is another kind of file.
+/// Maximum number of problems reported at once. A file with more is some other kind of file.
 const MOST_PROBLEMS: usize = 100;
 
-/// What a configuration file says.
+/// The result of reading a configuration file.
 #[derive(Debug, Default)]
 pub struct Reading {
-    /// Its policies. If there is an error, what could be read of them, which is not to be used.
+    /// The policies. After an error they are incomplete and must not be used.
     pub policies: Vec<Policy>,
-    /// All that is wrong with it or worth a second look, in the order of the file.
+    /// Errors and warnings, in the order of the file.
     pub problems: Vec<Problem>,
 }
 
 impl Reading {
-    /// How many problems there are of this severity.
+    /// The number of problems with this severity.
     pub fn count(&self, severity: Severity) -> usize {
         self.problems.iter().filter(|problem| problem.severity == severity).count()
     }
 
-    /// The policies and the warnings; if there are errors, these.
+    /// The policies and the warnings, or the errors if there are any.
     pub fn usable(self) -> Result<(Vec<Policy>, Vec<Problem>), Vec<Problem>> {
         if self.count(Severity::Error) == 0 {
             return Ok((self.policies, self.problems));
@@ -117,8 +116,8 @@ pub fn read(bytes: &[u8]) -> Reading {
     let yaml::Stream { documents, faults } = yaml::read(text);
     let mut problems: Vec<Problem> = faults.into_iter().map(Problem::from).collect();
     if let Some(second) = documents.get(1) {
-        let cause = format!("it has {} documents, and only one is read", documents.len());
-        let remedy = "put all policies under one drainPolicies, and take away the ---";
+        let cause = format!("the file has {} documents; only one is allowed", documents.len());
+        let remedy = "put all policies under one drainPolicies and remove the ---";
         problems.push(Problem::of_file(Severity::Error, second.place, &cause, remedy));
     }
     let mut policies = Vec::new();
@@ -127,15 +126,15 @@ pub fn read(bytes: &[u8]) -> Reading {
         let (read, origins): (Vec<_>, Vec<_>) =
             drafts.into_iter().map(|draft| (draft.policy, (draft.index, draft.conditions))).unzip();
         policies = read;
-        // A file without policies that can be read has been complained of.
+        // If no policy could be read, that has been reported already.
         if !policies.is_empty() || problems.is_empty() {
             let findings = lint(&policies);
             problems.extend(findings.into_iter().map(|it| placed(it, root, &policies, &origins)));
         }
     } else if problems.is_empty() {
         let start = yaml::Place { line: 1, column: 1 };
-        let remedy = "write drainPolicies: with a list of policies; docs/config.md has all keys";
-        problems.push(Problem::of_file(Severity::Error, start, "it is empty", remedy));
+        let remedy = "write drainPolicies: with a list of policies; docs/config.md lists all keys";
+        problems.push(Problem::of_file(Severity::Error, start, "the file is empty", remedy));
     }
     problems.sort_by_key(|problem| problem.place);
     if problems.len() > MOST_PROBLEMS {
@@ -143,13 +142,13 @@ pub fn read(bytes: &[u8]) -> Reading {
         let worst = rest.iter().map(|problem| problem.severity).min();
         if let (Some(severity), Some(place)) = (worst, rest[0].place) {
             let cause = format!("{} more problems follow", rest.len());
-            problems.push(Problem::of_file(severity, place, &cause, "correct those above first"));
+            problems.push(Problem::of_file(severity, place, &cause, "fix those above first"));
         }
     }
     Reading { policies, problems }
 }
 
-/// A finding of a file, at its place in it.
+/// A lint finding with its place in the file.
 fn placed(
     finding: Finding,
     root: &yaml::Node,
@@ -159,7 +158,7 @@ fn placed(
     let Finding { policy, mut key, cause, remedy } = finding;
     let (mut path, mut name) = (key.clone(), String::new());
     if let Some((at, (index, conditions))) = policy.and_then(|at| Some((at, origins.get(at)?))) {
-        // A condition that could not be read is missing among the rules.
+        // Conditions that could not be read are missing from the rules, so indices differ.
         if let Some((number, rest)) =
             key.strip_prefix("conditions[").and_then(|it| it.split_once(']'))
             && let Some(origin) = number.parse().ok().and_then(|it: usize| conditions.get(it))
@@ -176,7 +175,7 @@ fn placed(
     Problem { severity: Severity::Warning, place, path, policy: name, key, cause, remedy }
 }
 
-/// The policies of a configuration file; if it cannot be used, all that is wrong with it.
+/// The policies of a configuration file, or its errors.
 pub fn read_policies(text: &str) -> Result<Vec<Policy>, Vec<Problem>> {
     read(text.as_bytes()).usable().map(|(policies, _)| policies)
 }

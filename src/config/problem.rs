@@ -1,4 +1,4 @@
-//! What is wrong with a configuration, or worth a second look.
+//! Errors and warnings about a configuration.
 
 use std::fmt;
 
@@ -9,12 +9,12 @@ use super::yaml::{Fault, Place};
 pub enum Severity {
     /// The configuration cannot be used.
     Error,
-    /// It can be used, and is seldom meant so.
+    /// It can be used, but is rarely intended.
     Warning,
 }
 
 impl Severity {
-    /// As it is written in reports.
+    /// The word used in reports.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Error => "error",
@@ -23,27 +23,27 @@ impl Severity {
     }
 }
 
-/// Something that is wrong with a configuration, or worth a second look.
+/// An error or a warning about a configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     /// How bad it is.
     pub severity: Severity,
     /// Where in the file; `None` if it comes from flags.
     pub place: Option<Place>,
-    /// Which setting of the file, as `drainPolicies[0].pace.notice`; empty if it is all of it.
+    /// Path of the setting, such as `drainPolicies[0].pace.notice`; empty for the whole file.
     pub path: String,
-    /// The policy as a message names it: by its name, or its place. Empty if it is about none.
+    /// The policy as messages name it, by its name or its index; empty outside a policy.
     pub policy: String,
-    /// Which setting of the policy; empty if it is all of it.
+    /// The setting of the policy; empty for the whole policy.
     pub key: String,
-    /// What is wrong with it.
+    /// What is wrong.
     pub cause: String,
     /// What to write instead.
     pub remedy: String,
 }
 
 impl Problem {
-    /// A problem of the whole file.
+    /// A problem with the file as a whole.
     pub(super) fn of_file(severity: Severity, place: Place, cause: &str, remedy: &str) -> Self {
         Self {
             severity,
@@ -63,7 +63,7 @@ impl From<Fault> for Problem {
     }
 }
 
-/// The setting, the cause and the remedy; not the place, which goes with the name of the file.
+/// The setting, the cause and the remedy. The caller adds the file and the place.
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.policy.as_str(), self.key.as_str()) {

@@ -207,34 +207,34 @@ fn a_longer_first_pause_makes_the_longest_as_long() {
 #[test]
 fn each_mistake_names_the_policy_the_key_the_cause_and_the_remedy() {
     for (lines, words) in [
-        ("headroom: 10", "headroom: \"10\" is no duration; write a duration as 10m"),
-        ("maxGracePeriod: 0s", "maxGracePeriod: it is less than a second; write more"),
-        ("deadline: 5ms", "deadline: it is less than a second; write more"),
-        ("lingering: soon", "lingering: \"soon\" is no duration"),
+        ("headroom: 10", "headroom: \"10\" is not a duration; write a duration as 10m"),
+        ("maxGracePeriod: 0s", "maxGracePeriod: it is less than 1s; write a longer"),
+        ("deadline: 5ms", "deadline: it is less than 1s; write a longer"),
+        ("lingering: soon", "lingering: \"soon\" is not a duration"),
         (
             "nodeLabelExpression: metadata.labels.a",
-            "nodeLabelExpression: \"metadata.labels.a\", column 1: a text is neither true nor false",
+            "nodeLabelExpression: \"metadata.labels.a\", column 1: a string is not a boolean",
         ),
-        ("nodeSelector: {'': x}", "nodeSelector[\"\"]: the key of a label is empty; write letters"),
+        ("nodeSelector: {'': x}", "nodeSelector[\"\"]: the label key is empty; write letters"),
         (
             "nodeSelector: {'a b': x}",
-            "nodeSelector[\"a b\"]: \"a b\" cannot be the key of a label; write letters",
+            "nodeSelector[\"a b\"]: \"a b\" is not a valid label key; write letters",
         ),
         (
             "nodeSelector: {a: 'x y'}",
-            "nodeSelector[\"a\"]: \"x y\" cannot be the value of a label; write up to 63",
+            "nodeSelector[\"a\"]: \"x y\" is not a valid label value; write up to 63",
         ),
         ("nodeSelector: {a: }", "nodeSelector[\"a\"]: it has no value; write a value, or ''"),
         (
             "pace: {caps: [{limit: 1, perLabel: 'a b'}]}",
-            "pace.caps[0].perLabel: \"a b\" cannot be the key of a label; write letters",
+            "pace.caps[0].perLabel: \"a b\" is not a valid label key; write letters",
         ),
         (
             "drain: \"yes\"",
-            "drain: \"yes\" is a text in quotes; write true or false, without quotes",
+            "drain: \"yes\" is a quoted string; write true or false, without quotes",
         ),
         ("drain: yes", "drain: \"yes\" is neither true nor false; write true or false"),
-        ("drain: 'true'", "drain: \"true\" is a text in quotes; write true or false"),
+        ("drain: 'true'", "drain: \"true\" is a quoted string; write true or false"),
         ("pods: [evictEmptyDir]", "pods: it is a list; write a mapping"),
         (
             "pods: {leaveControllers: Rollout}",
@@ -245,47 +245,59 @@ fn each_mistake_names_the_policy_the_key_the_cause_and_the_remedy() {
             "pods.leaveControllers[0]: \"Rollout\" is a single",
         ),
         ("pace: {windows: [{days: [mon]}]}", "pace.windows[0].days[0]: \"mon\" is not one of Mon"),
-        ("headroom: [1m]", "headroom: it is a list; write a single text"),
+        ("headroom: [1m]", "headroom: it is a list; write a string"),
         ("pods: {protectedAnnotations: [a, =b]}", "pods.protectedAnnotations[1]: \"=b\", column 1"),
         ("pods: {leaveControllers: [{kind: ''}]}", "pods.leaveControllers[0].kind: it is empty"),
-        ("pace: {notice: -1s}", "pace.notice: \"-1s\" is no duration"),
-        ("pace: {spacing: 1d}", "pace.spacing: \"1d\" is no duration"),
-        ("pace: {caps: [{limit: 0}]}", "pace.caps[0].limit: \"0\" is no limit; write a number"),
-        ("pace: {caps: [{limit: 101%}]}", "pace.caps[0].limit: \"101%\" is no limit"),
-        ("pace: {caps: [{limit: 0%}]}", "pace.caps[0].limit: \"0%\" is no limit"),
-        ("pace: {caps: [{limit: 1%%}]}", "pace.caps[0].limit: \"1%%\" is no limit"),
-        ("pace: {caps: [{limit: -1}]}", "pace.caps[0].limit: \"-1\" is no limit"),
+        ("pace: {notice: -1s}", "pace.notice: \"-1s\" is not a duration"),
+        ("pace: {spacing: 1d}", "pace.spacing: \"1d\" is not a duration"),
+        (
+            "pace: {caps: [{limit: 0}]}",
+            "pace.caps[0].limit: \"0\" is not a valid limit; write a number",
+        ),
+        ("pace: {caps: [{limit: 101%}]}", "pace.caps[0].limit: \"101%\" is not a valid limit"),
+        ("pace: {caps: [{limit: 0%}]}", "pace.caps[0].limit: \"0%\" is not a valid limit"),
+        ("pace: {caps: [{limit: 1%%}]}", "pace.caps[0].limit: \"1%%\" is not a valid limit"),
+        ("pace: {caps: [{limit: -1}]}", "pace.caps[0].limit: \"-1\" is not a valid limit"),
         ("pace: {caps: [{limit: 1, perLabel: ''}]}", "pace.caps[0].perLabel: it is empty"),
-        ("pace: {windows: [{from: '9:00'}]}", "pace.windows[0].from: \"9:00\" is no time of day"),
-        ("pace: {windows: [{to: '24:01'}]}", "pace.windows[0].to: \"24:01\" is no time of day"),
+        (
+            "pace: {windows: [{from: '9:00'}]}",
+            "pace.windows[0].from: \"9:00\" is not a time of day",
+        ),
+        ("pace: {windows: [{to: '24:01'}]}", "pace.windows[0].to: \"24:01\" is not a time of day"),
         (
             "pace: {windows: [{days: []}]}",
-            "pace.windows[0].days: there are none, so it never opens",
+            "pace.windows[0].days: the list is empty, so the window never opens",
         ),
         (
             "pace: {windows: [{zone: Mars/Base}]}",
-            "pace.windows[0].zone: \"Mars/Base\" is no known time zone; write an IANA name",
+            "pace.windows[0].zone: \"Mars/Base\" is not a known time zone; write an IANA name",
         ),
         ("retry: {first: 3h, most: 1h}", "retry.first: it is longer than retry.most"),
-        ("retry: {attempts: many}", "retry.attempts: \"many\" is no such number; write 1 or more"),
-        ("retry: {attempts: '3'}", "retry.attempts: \"3\" is a text in quotes"),
-        ("retry: {attempts: 0}", "retry.attempts: it is 0, so no drain would begin"),
-        ("groups: []", "groups: there are none; name at least one"),
-        ("groups: [{share: 90}]", "groups: the shares make 90 percent; let them make 100"),
+        (
+            "retry: {attempts: many}",
+            "retry.attempts: \"many\" is not a valid number; write 1 or more",
+        ),
+        ("retry: {attempts: '3'}", "retry.attempts: \"3\" is a quoted string"),
+        ("retry: {attempts: 0}", "retry.attempts: it is 0, so no drain would start"),
+        ("groups: []", "groups: the list is empty; list at least one"),
+        (
+            "groups: [{share: 90}]",
+            "groups: the shares add up to 90 percent; make them add up to 100",
+        ),
         ("groups: [{share: 50}, {share: 50}]", "groups[0].below: it is missing; only the last"),
         ("groups: [{below: 5, share: 100}]", "groups[0].below: the last group has a bound"),
         (
             "groups: [{below: 5, share: 50}, {below: 5, share: 25}, {share: 25}]",
-            "groups[1].below: it is not above that of the group before; write the groups in asc",
+            "groups[1].below: it is not higher than in the previous group; write the groups in asc",
         ),
         (
             "groups: [{below: 5, share: 0}, {share: 100}]",
-            "groups[0].share: it is 0, so that there is no time for its pods",
+            "groups[0].share: it is 0, which leaves no time for the group",
         ),
         ("statusTaint: example.com/x", "statusTaint: \"example.com/x\" would keep cluster-auto"),
         (
             "statusTaint: status-taint.cluster-autoscaler.kubernetes.io/",
-            "statusTaint: \"\" is no name of a taint; write 1 to 63 letters",
+            "statusTaint: \"\" is not a valid taint name; write 1 to 63 letters",
         ),
     ] {
         let found = problems(&with(lines));
@@ -306,21 +318,21 @@ fn a_mistake_in_a_condition_is_named_with_its_place() {
         ("{type: Ready}".to_owned(), "conditions[0]: \"Ready\", column 1: Ready alone"),
         (
             "{type: ''}".to_owned(),
-            "conditions[0].type: \"\", column 1: the type of the condition is missing",
+            "conditions[0].type: \"\", column 1: the condition type is missing",
         ),
         (
             "{type: 'A=True,1m'}".to_owned(),
-            "conditions[0].type: \"A=True,1m\", column 2: '=' cannot be in",
+            "conditions[0].type: \"A=True,1m\", column 2: a condition type cannot contain '='",
         ),
         ("{status: 'True'}".to_owned(), "conditions[0].type: it is missing"),
         ("[A]".to_owned(), "conditions[0]: it is a list; write Type, Type=Status,Duration"),
-        (long("status: Broken"), "conditions[0].status: \"Broken\" is no status; write True"),
-        (long("minAge: x"), "conditions[0].minAge: \"x\" is no duration"),
+        (long("status: Broken"), "conditions[0].status: \"Broken\" is not a status; write True"),
+        (long("minAge: x"), "conditions[0].minAge: \"x\" is not a duration"),
         (
             long("clearAfter: Never"),
-            "conditions[0].clearAfter: \"Never\" is no duration; write never",
+            "conditions[0].clearAfter: \"Never\" is not a duration; write never",
         ),
-        (long("staleAfter: 0s"), "conditions[0].staleAfter: it is less than a second"),
+        (long("staleAfter: 0s"), "conditions[0].staleAfter: it is less than 1s"),
     ] {
         let found = problems(&format!("drainPolicies: [{{name: p, conditions: [{entry}]}}]"));
         assert_eq!(found.len(), 1, "{entry}: {found:?}");
@@ -338,14 +350,14 @@ fn all_mistakes_are_named_at_once() {
          - {name: 'b c', conditions: [Cool]}\n",
     );
     let expected = [
-        "policy \"a\", conditions: there are none, so no node is ever bad; name at least one, such \
+        "policy \"a\", conditions: the list is empty, so no node is ever bad; list at least one, such \
          as KernelDeadlock",
-        "policy \"a\", name: another policy has this name; give each its own",
-        "policy \"a\", conditions[2]: Cool=True is there already; give each type and status once",
-        "drainPolicies[2], name: \"\" is no name; write 1 to 63 letters, digits, - _ and .",
-        "drainPolicies[2], headroom: \"x\" is no duration; write a duration as 10m, 1h30m or 90s",
-        "drainPolicies[2], lingering: \"y\" is no duration; write a duration as 10m, 1h30m or 90s",
-        "policy \"b c\", name: \"b c\" is no name; write 1 to 63 letters, digits, - _ and .",
+        "policy \"a\", name: another policy has this name; choose another name",
+        "policy \"a\", conditions[2]: Cool=True is listed twice; list each type and status once",
+        "drainPolicies[2], name: \"\" is not a valid name; write 1 to 63 letters, digits, - _ and .",
+        "drainPolicies[2], headroom: \"x\" is not a duration; write a duration as 10m, 1h30m or 90s",
+        "drainPolicies[2], lingering: \"y\" is not a duration; write a duration as 10m, 1h30m or 90s",
+        "policy \"b c\", name: \"b c\" is not a valid name; write 1 to 63 letters, digits, - _ and .",
     ];
     assert_eq!(found, expected);
 }
@@ -360,22 +372,22 @@ fn mistakes_of_form_of_type_and_of_meaning_are_named_in_one_run_each_with_its_pl
         [
             "3:16 error drainPolicies[0].conditions[0]: \"Ready\", column 1: Ready alone means \
              Ready=True, so every healthy node would be bad; write Ready=Unknown,10m or \
-             Ready=False,10m; if healthy nodes are meant, Ready=True,0s",
-            "4:3 error drainPolicies[0].drian: \"drian\" is no key here; did you mean drain? \
-             docs/config.md has all keys",
-            "5:13 error drainPolicies[0].headroom: \"10\" is no duration; write a duration as 10m, \
+             Ready=False,10m, or, to select healthy nodes, Ready=True,0s",
+            "4:3 error drainPolicies[0].drian: unknown key \"drian\"; did you mean drain? \
+             docs/config.md lists all keys",
+            "5:13 error drainPolicies[0].headroom: \"10\" is not a duration; write a duration as 10m, \
              1h30m or 90s",
-            "7:5 error drainPolicies[0].pace.notize: \"notize\" is no key here; did you mean notice? \
-             docs/config.md has all keys",
-            "9:14 error drainPolicies[0].pace.caps[0].limit: \"0\" is no limit; write a number from \
-             1, or from 1% to 100%",
+            "7:5 error drainPolicies[0].pace.notize: unknown key \"notize\"; did you mean notice? \
+             docs/config.md lists all keys",
+            "9:14 error drainPolicies[0].pace.caps[0].limit: \"0\" is not a valid limit; write a number of \
+             at least 1, or 1% to 100%",
             "10:10 error drainPolicies[0].drain: \"maybe\" is neither true nor false; write true or \
              false, without quotes",
-            "11:3 error : \"drain\" is given twice, first in line 10; keep one of them",
+            "11:3 error : duplicate key \"drain\", first in line 10; remove one of them",
             "12:3 error drainPolicies[1].name: it is missing; write 1 to 63 letters, digits, - _ and .",
             "12:16 warning drainPolicies[1].conditions[0]: KernelDeadlock is read from a log, and a \
-             restart of node-problem-detector sets it to False; with clearAfter: never only a person \
-             brings the node back",
+             restart of node-problem-detector sets it to False; set clearAfter: never, so that only a person \
+             uncordons the node",
         ]
     );
 }
@@ -383,8 +395,8 @@ fn mistakes_of_form_of_type_and_of_meaning_are_named_in_one_run_each_with_its_pl
 #[test]
 fn what_has_not_the_shape_of_a_file_is_named_with_its_line() {
     for (text, words) in [
-        ("", &["1:1", "it is empty", "docs/config.md"][..]),
-        ("# nothing\n---\n", &["it is empty"]),
+        ("", &["1:1", "the file is empty", "docs/config.md"][..]),
+        ("# nothing\n---\n", &["the file is empty"]),
         ("[]", &["1:1", "it is a list", "drainPolicies"]),
         ("just words", &["1:1", "a single value", "drainPolicies"]),
         ("drainPolicies: [", &["1:", "bracket"]),
@@ -397,9 +409,9 @@ fn what_has_not_the_shape_of_a_file_is_named_with_its_line() {
         ("drainPolicies:\n- {name: p, conditions: }", &["2:13", "conditions: it is empty"]),
         (&with("atDeadline: Explode"), &["4:15", "Explode", "GiveUp, Uncordon, DeleteRest"]),
         (&with("atDeadline: giveUp"), &["4:15", "write GiveUp"]),
-        (&with("groups: [{share: 300}]"), &["4:20", "\"300\" is no such number", "1 to 100"]),
-        ("drainPolicies: []\n---\ndrainPolicies: []\n", &["3:1", "2 documents, and only one"]),
-        ("drainPolicies:\n\t- name: p\n", &["2:", "a tab cannot indent in YAML"]),
+        (&with("groups: [{share: 300}]"), &["4:20", "\"300\" is not a valid number", "1 to 100"]),
+        ("drainPolicies: []\n---\ndrainPolicies: []\n", &["3:1", "2 documents; only one"]),
+        ("drainPolicies:\n\t- name: p\n", &["2:", "YAML does not allow tabs"]),
     ] {
         let found = said(text);
         let first = found.iter().find(|it| it.contains(" error ")).expect(text);
@@ -437,11 +449,7 @@ fn hostile_files_cost_little_and_are_refused_in_words() {
     }
     let found = said(&many);
     assert_eq!(found.len(), 101);
-    assert!(
-        found[100].contains("more problems follow; correct those above first"),
-        "{}",
-        found[100]
-    );
+    assert!(found[100].contains("more problems follow; fix those above first"), "{}", found[100]);
     let keys: String = (0..40_000)
         .map(|n| format!("k{n}: 1\n"))
         .chain(vec!["k9: 1\n".to_owned(); 40_000])
@@ -465,8 +473,9 @@ fn the_reader_and_the_schema_have_the_same_keys() {
                     windows: [{x: 1}]\n  retry: {x: 1}\n  groups: [{share: 100, x: 1}]\nx: 1\n";
     let mut read: Vec<String> = Vec::new();
     for problem in read_policies(with_all).unwrap_err() {
-        let keys = problem.remedy.strip_prefix("write one of ").expect(&problem.remedy);
-        let (keys, _) = keys.split_once(", or take it away").expect(keys);
+        let keys =
+            problem.remedy.strip_prefix("remove it, or write one of ").expect(&problem.remedy);
+        let (keys, _) = keys.split_once("; docs").expect(keys);
         read.extend(keys.split(", ").map(str::to_owned));
     }
     let mut published = Vec::new();
@@ -487,12 +496,12 @@ fn what_is_seldom_meant_is_warned_of() {
         ("conditions: [KernelDeadlock]", "clearAfter: never"),
         ("conditions: [{type: Cool, staleAfter: 5m}]", "between two heartbeats"),
         ("conditions: [Cool], pace: {caps: []}", "no cap"),
-        ("conditions: [Cool], maxGracePeriod: 8m", "more than 8m0s to end"),
-        ("conditions: [Cool], atDeadline: DeleteRest", "disruption budgets or not"),
+        ("conditions: [Cool], maxGracePeriod: 8m", "more than 8m0s are cut short"),
+        ("conditions: [Cool], atDeadline: DeleteRest", "even against a disruption budget"),
         ("conditions: [NotReady]", "no node has a condition NotReady: kubectl shows it"),
         ("conditions: [notready]", "write Ready=False,5m and Ready=Unknown,5m"),
         ("conditions: [OutOfDisk]", "since Kubernetes 1.13"),
-        ("conditions: [SchedulingDisabled]", "take it away"),
+        ("conditions: [SchedulingDisabled]", "remove it"),
         (
             "conditions: ['NetworkUnavailable=False,0s']",
             "every healthy node has NetworkUnavailable",
@@ -500,8 +509,8 @@ fn what_is_seldom_meant_is_warned_of() {
         ("conditions: ['KernelDeadlock=False,0s']", "every healthy node has KernelDeadlock=False"),
         ("conditions: [NetworkingReady]", "every healthy node has NetworkingReady=True"),
         ("conditions: [GPUHealthy]", "every healthy node has GPUHealthy=True"),
-        ("conditions: [DrainScheduled]", "is what ostrakon itself writes"),
-        ("conditions: ['DrainScheduled=False,1h']", "is what ostrakon itself writes"),
+        ("conditions: [DrainScheduled]", "ostrakon itself sets DrainScheduled"),
+        ("conditions: ['DrainScheduled=False,1h']", "ostrakon itself sets DrainScheduled"),
         ("conditions: [kernelDeadlock]", "write KernelDeadlock, unless"),
         ("conditions: [DiskPresure]", "write DiskPressure, unless"),
         ("conditions: [ReadOnlyFilesystem]", "write ReadonlyFilesystem, unless"),
@@ -517,10 +526,13 @@ fn what_is_seldom_meant_is_warned_of() {
         ("conditions: [Cool], pods: {leaveControllers: [{kind: rocket}]}", "is in lower case"),
         (
             "conditions: [Cool], pods: {leaveControllers: [{kind: Deployment}]}",
-            "pods.leaveControllers[0].kind: no pod is controlled by a Deployment, but by its \
-             ReplicaSet; write ReplicaSet",
+            "pods.leaveControllers[0].kind: a Deployment does not own pods; its \
+             ReplicaSet does; write ReplicaSet",
         ),
-        ("conditions: [Cool], pods: {protectedAnnotations: ['a b']}", "the key of an annotation"),
+        (
+            "conditions: [Cool], pods: {protectedAnnotations: ['a b']}",
+            "is not a valid annotation key",
+        ),
         ("conditions: [Cool], nodeLabelExpression: 'false'", "false for every node, so"),
         (
             "conditions: [Cool], nodeLabelExpression: \"metadata.labels.a == 'x' && metadata.labels.a == 'y'\"",
@@ -536,7 +548,7 @@ fn what_is_seldom_meant_is_warned_of() {
         ),
         (
             "conditions: [Cool], nodeLabelExpression: \"!('a b' in metadata.labels) && 'c' in metadata.labels\"",
-            "\"a b\" cannot be the key of a label",
+            "\"a b\" is not a valid label key",
         ),
     ] {
         let found = warned(&format!("drainPolicies: [{{name: p, {entry}}}]"));
@@ -576,7 +588,7 @@ fn a_policy_that_another_shadows_is_warned_of() {
     let policy = |name: &str, rest: &str| format!("- {{name: {name}{rest}}}\n");
     let (cool, pool) = (", conditions: [Cool]", ", nodeSelector: {pool: a}");
     let whole = "policy \"b\": it is never used: policy \"a\" comes first, selects all its nodes";
-    let part = "policy \"b\", conditions: policy \"a\" selects the same nodes, has some";
+    let part = "policy \"b\", conditions: policy \"a\" comes first, selects the same nodes";
     for (first, second, words) in [
         (cool.to_owned(), cool.to_owned(), Some(whole)),
         (format!("{cool}{pool}"), format!("{cool}{pool}"), Some(whole)),

@@ -1,4 +1,4 @@
-//! Makes policies of the tree of a file, and says all that is wrong with it.
+//! Turns the parsed tree of a file into policies, and reports everything that is wrong with it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,8 +18,8 @@ use crate::model::ConditionStatus;
 
 const CONDITION_FORM: &str = "write Type, Type=Status,Duration, or a mapping with type, status, \
                               minAge, clearAfter and staleAfter";
-const LABEL_KEY_FORM: &str = "write letters, digits, - _ and ., perhaps after a DNS name and /, as \
-                              in topology.kubernetes.io/zone";
+const LABEL_KEY_FORM: &str = "write letters, digits, - _ and ., with an optional DNS prefix, such \
+                              as topology.kubernetes.io/zone";
 
 const DAYS: [(&str, Weekday); 7] = [
     ("Mon", Weekday::Monday),
@@ -31,20 +31,20 @@ const DAYS: [(&str, Weekday); 7] = [
     ("Sun", Weekday::Sunday),
 ];
 
-/// A policy as it was read, and where its parts came from.
+/// A policy as read, with the places of its parts in the file.
 pub(super) struct Draft {
     pub(super) policy: Policy,
     /// Its index in the file.
     pub(super) index: usize,
-    /// For each of its conditions the index in the file: some may have been left out.
+    /// The index in the file of each condition: unreadable ones are left out.
     pub(super) conditions: Vec<usize>,
 }
 
-/// All policies of the file, as far as they can be read.
+/// The policies of the file, as far as they can be read.
 pub(super) fn policies(root: &Node, problems: &mut Vec<Problem>) -> Vec<Draft> {
     let mut reader = Reader { policy: String::new(), base: String::new(), problems };
     let whole = At { node: root, key: String::new() };
-    let remedy = "write drainPolicies: with a list of policies; docs/config.md has all keys";
+    let remedy = "write drainPolicies: with a list of policies; docs/config.md lists all keys";
     let Some(mut file) = reader.fields(&whole, remedy) else { return Vec::new() };
     let list = reader.required(&mut file, "drainPolicies", "write drainPolicies: [] for none");
     reader.finish(&file);
@@ -66,7 +66,7 @@ pub(super) fn policies(root: &Node, problems: &mut Vec<Problem>) -> Vec<Draft> {
         };
         let place = item.node.get("name").map_or(item.node.place, |name| name.place);
         if !name.is_empty() && !names.insert(name.to_owned()) {
-            reader.wrong(place, "name", "another policy has this name", "give each its own");
+            reader.wrong(place, "name", "another policy has this name", "choose another name");
         }
         let (policy, conditions) = reader.policy(&mut fields);
         reader.finish(&fields);
@@ -75,14 +75,14 @@ pub(super) fn policies(root: &Node, problems: &mut Vec<Problem>) -> Vec<Draft> {
     drafts
 }
 
-/// What a name of a policy may have in it.
+/// Whether this is a valid name of a policy.
 fn is_name(text: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     (1..=63).contains(&text.len()) && text.chars().all(plain)
 }
 
-/// Reads one policy. What is wrong is put down and read as the default, so that all that is wrong
-/// comes to light.
+/// Reads one policy. An invalid value is reported and replaced by its default, so that one run
+/// reports all errors.
 impl Reader<'_> {
     fn policy(&mut self, fields: &mut Fields<'_>) -> (Policy, Vec<usize>) {
         let name = self.name(fields);
@@ -126,18 +126,18 @@ impl Reader<'_> {
         let Some(at) = self.required(fields, "name", remedy) else { return String::new() };
         let Some(name) = self.text(&at) else { return String::new() };
         if !is_name(name) {
-            self.wrong_at(&at, format!("{:?} is no name", cut(name)), remedy);
+            self.wrong_at(&at, format!("{:?} is not a valid name", cut(name)), remedy);
         }
         name.to_owned()
     }
 
     fn conditions(&mut self, fields: &mut Fields<'_>) -> (Vec<ConditionRule>, Vec<usize>) {
-        let remedy = "name at least one, such as KernelDeadlock";
+        let remedy = "list at least one, such as KernelDeadlock";
         let (mut rules, mut indexes) = (Vec::<ConditionRule>::new(), Vec::new());
         let Some(at) = self.required(fields, "conditions", remedy) else { return (rules, indexes) };
-        let items = self.items(&at, "write a list, as in [KernelDeadlock]").unwrap_or_default();
+        let items = self.items(&at, "write a list, such as [KernelDeadlock]").unwrap_or_default();
         if at.node.items().is_empty() && matches!(at.node.value, Value::List(_)) {
-            self.wrong_at(&at, "there are none, so no node is ever bad", remedy);
+            self.wrong_at(&at, "the list is empty, so no node is ever bad", remedy);
         }
         for (index, item) in items.into_iter().enumerate() {
             let rule = match item.node.value {
@@ -148,8 +148,8 @@ impl Reader<'_> {
             };
             let Some(rule) = rule else { continue };
             if rules.iter().any(|other| (&other.kind, other.status) == (&rule.kind, rule.status)) {
-                let cause = format!("{}={} is there already", rule.kind, rule.status);
-                self.wrong_at(&item, cause, "give each type and status once");
+                let cause = format!("{}={} is listed twice", rule.kind, rule.status);
+                self.wrong_at(&item, cause, "list each type and status once");
             }
             rules.push(rule);
             indexes.push(index);
@@ -170,7 +170,7 @@ impl Reader<'_> {
             let text = self.text(&at)?;
             let status = ConditionStatus::parse(text);
             if status.is_none() {
-                let cause = format!("{:?} is no status", cut(text));
+                let cause = format!("{:?} is not a status", cut(text));
                 self.wrong_at(&at, cause, "write True, False or Unknown");
             }
             status
@@ -200,7 +200,7 @@ impl Reader<'_> {
         if let (Some(at), Some(text)) = (&at, text)
             && text.eq_ignore_ascii_case("never")
         {
-            self.wrong_at(at, format!("{text:?} is no duration"), "write never, or a duration");
+            self.wrong_at(at, format!("{text:?} is not a duration"), "write never, or a duration");
             return None;
         }
         self.duration(at)
@@ -216,8 +216,8 @@ impl Reader<'_> {
             let key = format!("{}[{:?}]", at.key, cut(&entry.key));
             if !is_label_key(&entry.key) {
                 let cause = match entry.key.as_str() {
-                    "" => "the key of a label is empty".to_owned(),
-                    key => format!("{:?} cannot be the key of a label", cut(key)),
+                    "" => "the label key is empty".to_owned(),
+                    key => format!("{:?} is not a valid label key", cut(key)),
                 };
                 self.wrong(entry.place, key.clone(), cause, LABEL_KEY_FORM);
             }
@@ -231,7 +231,7 @@ impl Reader<'_> {
             };
             let Some(value) = value else { continue };
             if !is_label_value(value) {
-                let cause = format!("{:?} cannot be the value of a label", cut(value));
+                let cause = format!("{:?} is not a valid label value", cut(value));
                 let remedy = "write up to 63 letters, digits, - _ and .";
                 self.wrong(entry.value.place, key, cause, remedy);
             }
@@ -253,7 +253,7 @@ impl Reader<'_> {
     fn pods(&mut self, at: Option<At<'_>>) -> PodRules {
         let defaults = PodRules::default();
         let Some(at) = at else { return defaults };
-        let Some(mut fields) = self.fields(&at, "write a mapping, as in evictEmptyDir: true")
+        let Some(mut fields) = self.fields(&at, "write a mapping, such as evictEmptyDir: true")
         else {
             return defaults;
         };
@@ -275,7 +275,7 @@ impl Reader<'_> {
         let items = at.and_then(|at| self.items(&at, "write a list: - kind: KIND"));
         let mut kinds = Vec::new();
         for item in items.unwrap_or_default() {
-            let remedy = "write a mapping with kind, and group if it matters";
+            let remedy = "write a mapping with kind and, optionally, group";
             let Some(mut fields) = self.fields(&item, remedy) else { continue };
             let group = fields.get("group").and_then(|at| self.text(&at)).map(Arc::from);
             let remedy = "write a kind, such as Rollout";
@@ -309,7 +309,7 @@ impl Reader<'_> {
     fn pace(&mut self, at: Option<At<'_>>) -> (Pace, Vec<Window>) {
         let defaults = Pace::default();
         let Some(at) = at else { return (defaults, Vec::new()) };
-        let Some(mut fields) = self.fields(&at, "write a mapping, as in notice: 1m") else {
+        let Some(mut fields) = self.fields(&at, "write a mapping, such as notice: 1m") else {
             return (defaults, Vec::new());
         };
         let notice = self.duration(fields.get("notice")).unwrap_or(defaults.notice);
@@ -317,7 +317,7 @@ impl Reader<'_> {
         let caps = fields.get("caps").and_then(|at| self.items(&at, "write a list: - limit: 25%"));
         let caps = caps.and_then(|caps| {
             let read: Vec<_> = caps.iter().filter_map(|cap| self.cap(cap)).collect();
-            // One that cannot be read is no reason to warn of having none.
+            // If one cannot be read, do not also warn that there are none.
             (read.len() == caps.len()).then_some(read)
         });
         let remedy = "write a list: - from: \"22:00\"";
@@ -329,7 +329,7 @@ impl Reader<'_> {
     }
 
     fn cap(&mut self, item: &At<'_>) -> Option<Cap> {
-        let remedy = "write a number from 1, or from 1% to 100%";
+        let remedy = "write a number of at least 1, or 1% to 100%";
         let mut fields = self.fields(item, "write a mapping with limit")?;
         let limit = self.required(&mut fields, "limit", remedy).and_then(|at| {
             let text = self.text(&at)?;
@@ -340,7 +340,7 @@ impl Reader<'_> {
                 None => text.parse().ok().filter(|it| *it > 0).map(Limit::Count),
             };
             if limit.is_none() {
-                self.wrong_at(&at, format!("{:?} is no limit", cut(text)), remedy);
+                self.wrong_at(&at, format!("{:?} is not a valid limit", cut(text)), remedy);
             }
             limit
         });
@@ -349,7 +349,7 @@ impl Reader<'_> {
             if !is_label_key(label) {
                 let cause = match label {
                     "" => "it is empty".to_owned(),
-                    label => format!("{:?} cannot be the key of a label", cut(label)),
+                    label => format!("{:?} is not a valid label key", cut(label)),
                 };
                 self.wrong_at(&at, cause, LABEL_KEY_FORM);
             }
@@ -367,16 +367,16 @@ impl Reader<'_> {
             let name = self.text(&at)?;
             let zone = TimeZone::get(name).ok();
             if zone.is_none() {
-                let cause = format!("{:?} is no known time zone", cut(name));
+                let cause = format!("{:?} is not a known time zone", cut(name));
                 self.wrong_at(&at, cause, "write an IANA name, such as Europe/Berlin");
             }
             zone
         });
         let days = fields.get("days").and_then(|at| {
-            let items = self.items(&at, "write a list, as in [Mon, Tue]")?;
+            let items = self.items(&at, "write a list, such as [Mon, Tue]")?;
             if items.is_empty() {
-                let remedy = "name days, or leave it out for all";
-                self.wrong_at(&at, "there are none, so it never opens", remedy);
+                let remedy = "list days, or leave it out for all days";
+                self.wrong_at(&at, "the list is empty, so the window never opens", remedy);
             }
             Some(items.into_iter().filter_map(|day| self.choice(Some(day), &DAYS)).collect())
         });
@@ -400,7 +400,7 @@ impl Reader<'_> {
         };
         let time = read();
         if time.is_none() {
-            let cause = format!("{:?} is no time of day", cut(text));
+            let cause = format!("{:?} is not a time of day", cut(text));
             self.wrong_at(at, cause, "write \"00:00\" to \"24:00\"");
         }
         time
@@ -409,29 +409,29 @@ impl Reader<'_> {
     fn retry(&mut self, at: Option<At<'_>>) -> Retry {
         let defaults = Retry::default();
         let Some(at) = at else { return defaults };
-        let Some(mut fields) = self.fields(&at, "write a mapping, as in attempts: 3") else {
+        let Some(mut fields) = self.fields(&at, "write a mapping, such as attempts: 3") else {
             return defaults;
         };
         let first = self.positive(fields.get("first"));
         let most = self.positive(fields.get("most"));
-        let attempts_remedy = "write 1 or more, or drain: false for no drain at all";
+        let attempts_remedy = "write 1 or more, or set drain: false to disable draining";
         let attempts = fields.get("attempts");
         let attempts_place = attempts.as_ref().map_or(at.node.place, |at| at.node.place);
         let attempts = self.number(attempts, attempts_remedy);
         self.finish(&fields);
         let retry = Retry {
             first: first.unwrap_or(defaults.first),
-            // A longer first pause is enough to say that the longest is as long.
+            // If only a longer first pause is set, it is the longest too.
             most: most.unwrap_or(defaults.most.max(first.unwrap_or_default())),
             attempts: attempts.unwrap_or(defaults.attempts),
         };
         if retry.first > retry.most {
             let place = at.node.get("first").map_or(at.node.place, |first| first.place);
             let cause = "it is longer than retry.most";
-            self.wrong(place, "retry.first", cause, "write the shorter one here");
+            self.wrong(place, "retry.first", cause, "shorten it, or raise retry.most");
         }
         if retry.attempts == 0 {
-            let cause = "it is 0, so no drain would begin";
+            let cause = "it is 0, so no drain would start";
             self.wrong(attempts_place, "retry.attempts", cause, attempts_remedy);
         }
         retry
@@ -460,31 +460,31 @@ impl Reader<'_> {
             let key = format!("{}.below", item.key);
             match below {
                 None if !given && index < last => {
-                    self.wrong(place, key, "it is missing", "only the last group has none");
+                    self.wrong(place, key, "it is missing", "only the last group may omit it");
                 }
                 Some(_) if index == last => {
-                    let cause = "the last group has a bound, so other pods are in no group";
-                    self.wrong(place, key, cause, "leave it out there, or add a group without one");
+                    let cause = "the last group has a bound, so some pods are in no group";
+                    self.wrong(place, key, cause, "leave it out, or add a group without it");
                 }
                 Some(below) if before.is_some_and(|before| below <= before) => {
-                    let cause = "it is not above that of the group before";
+                    let cause = "it is not higher than in the previous group";
                     self.wrong(place, key, cause, "write the groups in ascending order");
                 }
                 _ => {}
             }
             before = below.or(before);
             if share == Some(0) {
-                let cause = "it is 0, so that there is no time for its pods";
+                let cause = "it is 0, which leaves no time for the group's pods";
                 self.wrong(share_place, format!("{}.share", item.key), cause, "write 1 or more");
             }
             sum = sum.zip(share).map(|(sum, share)| sum + u32::from(share));
             groups.push(PriorityGroup { below, share: share.unwrap_or(1) });
         }
         if items.is_empty() {
-            self.wrong_at(&at, "there are none", "name at least one, or leave it out");
+            self.wrong_at(&at, "the list is empty", "list at least one group, or leave it out");
         } else if let Some(sum) = sum.filter(|sum| *sum != 100) {
-            let cause = format!("the shares make {sum} percent");
-            self.wrong_at(&at, cause, "let them make 100");
+            let cause = format!("the shares add up to {sum} percent");
+            self.wrong_at(&at, cause, "make them add up to 100");
         }
         Some(groups)
     }
@@ -495,16 +495,16 @@ impl Reader<'_> {
         match key.strip_prefix(STATUS_TAINTS) {
             Some(name) if is_label_key(key) && !name.contains('/') => {}
             Some(name) => {
-                let cause = format!("{:?} is no name of a taint", cut(name));
+                let cause = format!("{:?} is not a valid taint name", cut(name));
                 let remedy = "write 1 to 63 letters, digits, - _ and . after the prefix";
                 self.wrong_at(&at, cause, remedy);
             }
             None => {
                 let cause = format!(
-                    "{:?} would keep cluster-autoscaler from making new nodes of its kind",
+                    "{:?} would keep cluster-autoscaler from adding nodes to the node group",
                     cut(key)
                 );
-                self.wrong_at(&at, cause, format!("let it begin with {STATUS_TAINTS}"));
+                self.wrong_at(&at, cause, format!("begin it with {STATUS_TAINTS}"));
             }
         }
         Some(key.into())
@@ -523,7 +523,7 @@ const UNDRAINABLE: [(&str, Undrainable); 3] = [
     ("Report", Undrainable::Report),
 ];
 
-/// Reads an annotation that protects pods: `KEY` with any value, or `KEY=VALUE`.
+/// Parses an annotation that protects pods: `KEY` with any value, or `KEY=VALUE`.
 pub fn protection(text: &str) -> Result<Protection, SyntaxError> {
     let (key, value) = match text.split_once('=') {
         Some((key, value)) => (key, Some(value)),

@@ -1,21 +1,21 @@
-//! YAML as a tree in which everything knows its place.
+//! YAML as a tree in which every value has its line and column.
 //!
-//! The text is read once. What is wrong with its form is put down with its place, in words of our own:
-//! those of a parser name its parts, not the reader's mistake. Hostile texts cost bounded time and
-//! memory: the size of the text, the depth, and what aliases add are limited.
+//! Syntax errors are collected with their place and get our own messages: a parser's messages name
+//! its internals, not the author's mistake. Hostile input costs bounded time and memory: size, depth
+//! and the expansion of aliases are limited.
 
 use std::collections::HashMap;
 use std::fmt;
 
 use granit_parser::{ErrorKind, Event, Marker, Parser, ScalarStyle, ScanError};
 
-/// Collections within one another: a configuration has six.
+/// Maximum nesting depth of collections; a configuration has six levels.
 const DEPTH: usize = 64;
 
-/// What all aliases of a text may add: bytes of text, and [`NODE`] for each node.
+/// Maximum expansion of all aliases of a file: bytes of text, plus [`NODE`] for each node.
 const ALIASES: usize = 1 << 20;
 
-/// What a node counts beside its text.
+/// What a node counts in addition to its text.
 const NODE: usize = 16;
 
 /// A place in a text: line and column, from 1.
@@ -129,7 +129,7 @@ impl Node {
     pub fn kind(&self) -> String {
         match &self.value {
             Value::Null => "it is empty".to_owned(),
-            Value::Text { text, quoted: true } => format!("{:?} is a text in quotes", cut(text)),
+            Value::Text { text, quoted: true } => format!("{:?} is a quoted string", cut(text)),
             Value::Text { text, .. } => format!("{:?} is a single value", cut(text)),
             Value::List(_) => "it is a list".to_owned(),
             Value::Map(_) => "it is a mapping".to_owned(),
@@ -137,7 +137,7 @@ impl Node {
     }
 }
 
-/// So much of a text as a message should have.
+/// Shortens a text for a message.
 pub fn cut(text: &str) -> String {
     const MOST: usize = 60;
     match text.char_indices().nth(MOST) {
@@ -146,7 +146,7 @@ pub fn cut(text: &str) -> String {
     }
 }
 
-/// Something that is wrong with the form of a text.
+/// A syntax error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
     /// Where.
@@ -163,34 +163,33 @@ impl fmt::Display for Fault {
     }
 }
 
-/// What stands in a text.
+/// The contents of a YAML file.
 #[derive(Debug, Default)]
 pub struct Stream {
-    /// Its documents, without empty ones. What a fault spoils is left out.
+    /// The documents, without empty ones. Parts with syntax errors are left out.
     pub documents: Vec<Node>,
-    /// Everything that is wrong with its form.
+    /// The syntax errors.
     pub faults: Vec<Fault>,
 }
 
-/// The text in these bytes, without a byte order mark; a fault if it is no text, or a text of more
-/// bytes than `most`.
+/// Decodes bytes as UTF-8 without a byte order mark. Fails if they are not UTF-8, or more than `most`.
 pub fn text(bytes: &[u8], most: usize) -> Result<&str, Fault> {
     let fault = |line, cause: String, remedy: &str| {
         let place = Place { line, column: 1 };
         Err(Fault { place, cause, remedy: remedy.to_owned() })
     };
     if bytes.len() > most {
-        let cause = format!("it has {} bytes, more than {most}", bytes.len());
+        let cause = format!("the file has {} bytes, more than {most}", bytes.len());
         return fault(1, cause, "check that it is the right file, or split it");
     }
     if bytes.starts_with(&[0xff, 0xfe]) || bytes.starts_with(&[0xfe, 0xff]) {
-        return fault(1, "it is written in UTF-16".to_owned(), "save it as UTF-8");
+        return fault(1, "the file is encoded in UTF-16".to_owned(), "save it as UTF-8");
     }
     match std::str::from_utf8(bytes) {
         Ok(text) => Ok(text.strip_prefix('\u{feff}').unwrap_or(text)),
         Err(error) => {
             let line = bytes[..error.valid_up_to()].split(|byte| *byte == b'\n').count();
-            fault(line, "it is not UTF-8 text".to_owned(), "save it as UTF-8")
+            fault(line, "the file is not UTF-8 text".to_owned(), "save it as UTF-8")
         }
     }
 }
@@ -217,7 +216,7 @@ pub fn read(text: &str) -> Stream {
             lines.get(fault.place.line.saturating_sub(1)).is_some_and(|line| line.contains("{{"))
         };
         if let Some(fault) = stream.faults.iter().find(|fault| is_template(fault)) {
-            let cause = "this is a template of Helm, not YAML".to_owned();
+            let cause = "this is a Helm template, not YAML".to_owned();
             let remedy = "render it first: helm template CHART -f VALUES".to_owned();
             stream.faults = vec![Fault { place: fault.place, cause, remedy }];
         }
@@ -315,13 +314,13 @@ impl Builder {
     fn alias(&mut self, anchor: usize, place: Place) -> Result<(), Fault> {
         let Some(anchored) = self.anchors.get(&anchor) else {
             // Only what is not closed yet is missing here.
-            let cause = "an alias stands within what it names".to_owned();
-            return Err(Fault { place, cause, remedy: "write out what is meant".to_owned() });
+            let cause = "an alias refers to a value that contains it".to_owned();
+            return Err(Fault { place, cause, remedy: "write the value out".to_owned() });
         };
         self.aliased = self.aliased.saturating_add(anchored.weight);
         if self.aliased > ALIASES {
-            let cause = "its aliases stand for more than 1 MiB".to_owned();
-            return Err(Fault { place, cause, remedy: "write out what is meant".to_owned() });
+            let cause = "the aliases expand to more than 1 MiB".to_owned();
+            return Err(Fault { place, cause, remedy: "write the values out".to_owned() });
         }
         if self.open.len() + anchored.depth > DEPTH {
             return Err(too_deep(place));
@@ -364,7 +363,7 @@ impl Builder {
                 }
                 Value::List(_) | Value::Map(_) => {
                     let cause = "a list or a mapping cannot be a key".to_owned();
-                    fault(place, cause, "write KEY: VALUE, and quote what has { or [ in it");
+                    fault(place, cause, "write KEY: VALUE, and quote a key that contains { or [");
                     None
                 }
             };
@@ -382,13 +381,13 @@ impl Builder {
                     }));
                 }
                 _ => {
-                    let cause = "<< can merge only a mapping, or a list of them".to_owned();
-                    fault(place, cause, "write <<: *NAME, where &NAME is at a mapping");
+                    let cause = "<< can only merge a mapping or a list of mappings".to_owned();
+                    fault(place, cause, "write <<: *NAME, where &NAME marks a mapping");
                 }
             }
         } else if let Some(line) = keys.get(&name) {
-            let cause = format!("{:?} is given twice, first in line {line}", cut(&name));
-            fault(place, cause, "keep one of them");
+            let cause = format!("duplicate key {:?}, first in line {line}", cut(&name));
+            fault(place, cause, "remove one of them");
         } else {
             keys.insert(name.clone(), place.line);
             entries.push(Entry { key: name, place, value: node });
@@ -397,16 +396,16 @@ impl Builder {
 }
 
 fn too_deep(place: Place) -> Fault {
-    let cause = format!("more than {DEPTH} lists and mappings are within one another");
-    Fault { place, cause, remedy: "write it flatter".to_owned() }
+    let cause = format!("lists and mappings are nested more than {DEPTH} levels deep");
+    Fault { place, cause, remedy: "reduce the nesting".to_owned() }
 }
 
-/// A parser's error in words that say what to do.
+/// Translates a parser error into a cause and a remedy.
 fn explain(error: &ScanError, text: &str) -> Fault {
     use ErrorKind as Kind;
 
     let mut place = Place::of(error.marker());
-    // A tab is noticed where the line before it ends.
+    // The parser reports a tab at the end of the previous line.
     let near = text.lines().enumerate().skip(place.line.saturating_sub(1)).take(3);
     let mut near =
         near.filter(|(_, line)| line.chars().take_while(|c| c.is_whitespace()).any(|c| c == '\t'));
@@ -420,14 +419,14 @@ fn explain(error: &ScanError, text: &str) -> Fault {
             if let Some((line, column)) = tab {
                 place = Place { line, column };
             }
-            ("a tab cannot indent in YAML".to_owned(), "indent with spaces")
+            ("YAML does not allow tabs for indentation".to_owned(), "use spaces")
         }
         _ if tab.is_some_and(|(line, _)| line == place.line) => {
-            ("a tab cannot indent in YAML".to_owned(), "indent with spaces")
+            ("YAML does not allow tabs for indentation".to_owned(), "use spaces")
         }
         Kind::UnknownAnchor => (
-            "an alias names nothing that is written before it".to_owned(),
-            "write &NAME before the value that *NAME stands for, or quote the *",
+            "an alias refers to an unknown anchor".to_owned(),
+            "put &NAME before an earlier value, or quote the *",
         ),
         Kind::UnexpectedEofFlowSequence
         | Kind::UnexpectedEofFlowMapping
@@ -437,11 +436,11 @@ fn explain(error: &ScanError, text: &str) -> Fault {
         | Kind::UnclosedFlowCollection { .. }
         | Kind::MisplacedFlowCollectionEnd
         | Kind::MismatchedFlowCollectionEnd { .. } => (
-            "a bracket [ or { is not closed, or one too many is".to_owned(),
-            "check the brackets and the commas from here upwards",
+            "a bracket [ or { is not closed, or there is one too many".to_owned(),
+            "check the brackets and commas on this line and above",
         ),
         Kind::UnclosedQuotedScalar | Kind::DocumentIndicatorInQuotedScalar => {
-            ("a text in quotes is not closed".to_owned(), "close it, or check the quotes within it")
+            ("a quoted string is not closed".to_owned(), "close it, or check the quotes inside it")
         }
         Kind::UnknownQuotedScalarEscape
         | Kind::InvalidQuotedScalarHexEscape
@@ -450,16 +449,16 @@ fn explain(error: &ScanError, text: &str) -> Fault {
         | Kind::MissingLowSurrogate
         | Kind::UnpairedLowSurrogate
         | Kind::InvalidUnicodeEscape => (
-            "a backslash in double quotes means nothing here".to_owned(),
-            "write it as \\\\, or use single quotes",
+            "a double-quoted string has an invalid backslash escape".to_owned(),
+            "write a backslash as \\\\, or use single quotes",
         ),
         Kind::InvalidTrailingSingleQuotedScalar | Kind::InvalidTrailingDoubleQuotedScalar => (
-            "something follows a text in quotes".to_owned(),
-            "put all of it within the quotes; within '…' a ' is written ''",
+            "there is text after a quoted string".to_owned(),
+            "put all of it inside the quotes; inside '…', write ' as ''",
         ),
         Kind::RecursionLimitExceeded => return too_deep(place),
         Kind::UnexpectedCharacter { character } => {
-            (format!("{character:?} cannot begin a value"), "put the text in quotes")
+            (format!("a value cannot begin with {character:?}"), "quote the value")
         }
         Kind::InvalidIndentation
         | Kind::ExpectedBlockMappingKey
@@ -468,20 +467,20 @@ fn explain(error: &ScanError, text: &str) -> Fault {
         | Kind::InvalidQuotedScalarIndent
         | Kind::InvalidFlowScalarIndent
         | Kind::BlockSequenceEntryNotAllowed => (
-            "the indentation does not fit the lines above".to_owned(),
-            "align it with what it belongs to",
+            "the indentation does not match the lines above".to_owned(),
+            "align it with the lines that it belongs to",
         ),
         Kind::SimpleKeyExpected
         | Kind::InvalidSimpleKey
         | Kind::MappingKeyNotAllowed
         | Kind::MappingValueNotAllowed
         | Kind::InvalidColonPlacement => (
-            "a key or a colon is out of place, or a bracket above it is not closed".to_owned(),
-            "write KEY: VALUE on a line of its own, and quote a text that has a colon in it",
+            "a key or a colon is out of place, or a bracket above is not closed".to_owned(),
+            "write KEY: VALUE on its own line, and quote values that contain a colon",
         ),
         _ => (
-            "this cannot be read as YAML".to_owned(),
-            "check the quotes, the brackets and the indentation here and above",
+            "this is not valid YAML".to_owned(),
+            "check the quotes, brackets and indentation here and above",
         ),
     };
     Fault { place, cause, remedy: remedy.to_owned() }
@@ -545,9 +544,9 @@ mod tests {
         assert_eq!(
             found,
             [
-                "line 2: \"c\" is given twice, first in line 2; keep one of them",
-                "line 3: \"a\" is given twice, first in line 1; keep one of them",
-                "line 4: \"a\" is given twice, first in line 1; keep one of them",
+                "line 2: duplicate key \"c\", first in line 2; remove one of them",
+                "line 3: duplicate key \"a\", first in line 1; remove one of them",
+                "line 4: duplicate key \"a\", first in line 1; remove one of them",
             ]
         );
         let kept = read("a: 1\na: 2\n").documents.remove(0);
@@ -557,20 +556,20 @@ mod tests {
     #[test]
     fn a_mistake_of_form_is_said_in_words_that_help() {
         for (text, line, words) in [
-            ("a:\n\tb: 1\n", 2, "a tab cannot indent in YAML; indent with spaces"),
-            ("a:\n  - b\n\t- c\n", 3, "a tab cannot indent in YAML"),
+            ("a:\n\tb: 1\n", 2, "YAML does not allow tabs for indentation; use spaces"),
+            ("a:\n  - b\n\t- c\n", 3, "YAML does not allow tabs"),
             ("a: [1, 2\nb: 3\n", 2, "bracket"),
-            ("a: 'x\n", 1, "a text in quotes is not closed"),
-            ("a: \"\\d\"\n", 1, "a backslash in double quotes"),
-            ("a: 'it's'\n", 1, "something follows a text in quotes"),
-            ("a: *b\n", 1, "an alias names nothing"),
-            ("a: @b\n", 1, "'@' cannot begin a value; put the text in quotes"),
+            ("a: 'x\n", 1, "a quoted string is not closed"),
+            ("a: \"\\d\"\n", 1, "invalid backslash escape"),
+            ("a: 'it's'\n", 1, "there is text after a quoted string"),
+            ("a: *b\n", 1, "an alias refers to an unknown anchor"),
+            ("a: @b\n", 1, "a value cannot begin with '@'; quote the value"),
             ("a: 1\n  b: 2\n", 2, "out of place"),
-            ("a: {{ .Values.x }}\nb: {{ y }} z\n", 1, "template of Helm"),
+            ("a: {{ .Values.x }}\nb: {{ y }} z\n", 1, "Helm template"),
             ("? [a]\n: b\n", 1, "a list or a mapping cannot be a key"),
             (": b\n", 1, "a key is empty"),
-            ("<<: 1\n", 1, "<< can merge only a mapping"),
-            ("a: &a [*a]\n", 1, "an alias stands within what it names"),
+            ("<<: 1\n", 1, "<< can only merge a mapping"),
+            ("a: &a [*a]\n", 1, "an alias refers to a value that contains it"),
         ] {
             let found = faults(text);
             assert!(!found.is_empty(), "{text}");
@@ -588,7 +587,7 @@ mod tests {
         }
         let found = faults(&text);
         assert_eq!(found.len(), 1);
-        assert!(found[0].contains("its aliases stand for more than 1 MiB"), "{found:?}");
+        assert!(found[0].contains("the aliases expand to more than 1 MiB"), "{found:?}");
         let long = format!("a: &a {}\nb: [{}]\n", "x".repeat(100_000), vec!["*a"; 50].join(", "));
         assert!(faults(&long)[0].contains("more than 1 MiB"));
     }
@@ -597,21 +596,23 @@ mod tests {
     fn depth_is_bounded_also_through_aliases() {
         for text in ["[".repeat(100_000), "- ".repeat(100_000), "{a: ".repeat(100_000)] {
             let found = faults(&text);
-            assert!(found[0].contains("within one another"), "{found:?}");
+            assert!(found[0].contains("nested more than"), "{found:?}");
         }
         let mut text = String::from("a0: &a0 [x]\n");
         for n in 1..100 {
             let _ = writeln!(text, "a{n}: &a{n} [*a{}]", n - 1);
         }
-        assert!(faults(&text)[0].contains("within one another"));
+        assert!(faults(&text)[0].contains("nested more than"));
     }
 
     #[test]
     fn what_is_no_text_or_too_much_is_refused() {
         assert_eq!(text(b"\xef\xbb\xbfa: 1", 100), Ok("a: 1"));
         let refused = |bytes: &[u8]| text(bytes, 10).unwrap_err().to_string();
-        assert!(refused(b"12345678901").contains("it has 11 bytes, more than 10"));
-        assert!(refused(b"a\nb: \xff").starts_with("line 2: it is not UTF-8 text; save it as"));
+        assert!(refused(b"12345678901").contains("the file has 11 bytes, more than 10"));
+        assert!(
+            refused(b"a\nb: \xff").starts_with("line 2: the file is not UTF-8 text; save it as")
+        );
         assert!(refused(b"\xff\xfea\0").contains("UTF-16"));
     }
 

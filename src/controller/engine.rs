@@ -222,7 +222,7 @@ impl Prepared {
             metrics: leader_metrics,
             clock,
             synced: listed,
-            sign: readiness.sign("lease that can be read"),
+            sign: readiness.sign("readable lease"),
         });
         let election = tokio::spawn(elect(candidate, terms, resign.clone()));
         Engine {
@@ -295,11 +295,11 @@ impl Engine {
         self.in_flight.close();
         let left = self.in_flight.len();
         if timeout(LAST_REQUESTS, self.in_flight.wait()).await.is_err() {
-            warn!(requests = self.in_flight.len(), "requests in flight were abandoned");
+            warn!(requests = self.in_flight.len(), "abandoned requests in flight");
             // Ended so, it does not give the lease back.
             self.election.abort();
         } else if left > 0 {
-            info!(requests = left, "requests in flight were finished");
+            info!(requests = left, "finished requests in flight");
         }
         self.blind.cancel();
         while self.watches.join_next().await.is_some() {}
@@ -308,7 +308,7 @@ impl Engine {
         }
         self.last_events.cancel();
         if timeout(LAST_EVENTS, self.events).await.is_err() {
-            warn!("events that were waiting were abandoned");
+            warn!("dropped events that were still queued");
         }
         self.resign.cancel();
         let elected = match self.election.await {

@@ -18,8 +18,8 @@ impl Panics {
         let counter = IntCounterVec::new(
             Opts::new(
                 "ostrakon_panics_total",
-                "Panics in the work on one object, by kind of work: eviction, record, drain. Each is \
-                 tried again. Any is a fault: the log names the object.",
+                "Panics while working on one object, by kind of work: eviction, record, drain. The work \
+                 is retried. Every panic is a bug; the log names the object.",
             ),
             &["work"],
         )?;
@@ -56,7 +56,7 @@ struct Queues {
 pub(super) fn clock_skew(registry: &Registry) -> prometheus::Result<Gauge> {
     let gauge = Gauge::new(
         "ostrakon_clock_skew_seconds",
-        "How far this machine's clock is ahead of the API server's, by its last answer.",
+        "How far this machine's clock is ahead of the API server's, by its last response.",
     )?;
     registry.register(Box::new(gauge.clone()))?;
     Ok(gauge)
@@ -69,7 +69,7 @@ pub(super) fn register(
     pace: &Arc<Pace>,
 ) -> prometheus::Result<()> {
     let build = IntGaugeVec::new(
-        Opts::new("ostrakon_build_info", "Always 1; the labels tell the version."),
+        Opts::new("ostrakon_build_info", "Always 1; the label is the version."),
         &["version"],
     )?;
     build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
@@ -89,18 +89,18 @@ pub(super) fn register(
         timers: IntGaugeVec::new(
             Opts::new(
                 "ostrakon_timers",
-                "Entries of the timed worker queue by shard: evictions that count down or are \
-                 tried again, and nodes to be looked at again.",
+                "Entries of the timed worker queue by shard: countdowns and retries of evictions, and \
+                 nodes to re-evaluate.",
             ),
             &["shard"],
         )?,
         in_flight: IntGauge::new(
             "ostrakon_evictions_in_flight",
-            "Pods being evicted at this moment.",
+            "Evictions in flight.",
         )?,
         window: IntGauge::new(
             "ostrakon_evictions_window",
-            "How many pods may be evicted at the same time, as the API server's answers allow.",
+            "How many evictions may be in flight; adapts to the API server's answers.",
         )?,
         objects: IntGaugeVec::new(
             Opts::new("ostrakon_objects", "Objects in the view, by resource."),

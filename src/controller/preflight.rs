@@ -1,5 +1,5 @@
-//! Looks before the start whether the cluster answers and all rights are there, and waits for a
-//! cluster that cannot answer yet.
+//! Checks at startup that the API server answers and grants all permissions, and waits for one that
+//! cannot answer yet.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::drain::format_duration;
 mod asking;
 mod patience;
 
-/// Every right that a run needs. `deploy/` grants these and no others; a test compares the two.
+/// The permissions that every run needs. `deploy/` grants these and no others; a test compares them.
 const NEEDED: [Permission; 10] = [
     needed("list", "nodes", ""),
     needed("watch", "nodes", ""),
@@ -25,7 +25,7 @@ const NEEDED: [Permission; 10] = [
     needed("create", "events", ""),
 ];
 
-/// Every right that a run needs, and no more.
+/// The permissions that every run needs, and no more.
 pub fn permissions() -> &'static [Permission] {
     &NEEDED
 }
@@ -38,8 +38,8 @@ const fn needed(
     Permission { verb, group: "", resource, subresource }
 }
 
-/// The rights that a run needs on top which cordons and drains nodes.
-/// `deploy/kustomize/components/drain` grants these and no others.
+/// The additional permissions for cordon and drain. `deploy/kustomize/components/drain` grants these
+/// and no others.
 const FOR_DRAINS: [Permission; 5] = [
     needed("patch", "nodes", "status"),
     needed("create", "pods", "eviction"),
@@ -48,16 +48,16 @@ const FOR_DRAINS: [Permission; 5] = [
     Permission { verb: "get", group: "apps", resource: "statefulsets", subresource: "" },
 ];
 
-/// What a run needs on top where a drain policy is configured.
+/// The additional permissions that a run with drain policies needs.
 pub fn drain_permissions() -> &'static [Permission] {
     &FOR_DRAINS
 }
 
-/// The rights to the lease, in its namespace, that a run needs which takes part in an election.
+/// The additional permissions for leader election, in the namespace of the lease.
 const FOR_ELECTION: [Permission; 3] = [on_leases("create"), on_leases("get"), on_leases("update")];
 
-/// What a run needs on top to elect a leader: in the namespace of the lease, and but for `create`,
-/// which knows no names, only on the lease itself.
+/// The additional permissions for leader election, in the namespace of the lease. All but `create`,
+/// which has no name, are only needed for the lease itself.
 pub fn election_permissions() -> &'static [Permission] {
     &FOR_ELECTION
 }
@@ -66,7 +66,7 @@ const fn on_leases(verb: &'static str) -> Permission {
     Permission { verb, group: "coordination.k8s.io", resource: "leases", subresource: "" }
 }
 
-/// The cluster cannot be worked with.
+/// The cluster cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum PreflightError {
     /// It does not answer.
@@ -77,61 +77,61 @@ pub enum PreflightError {
     Unreachable {
         /// Its URL.
         server: String,
-        /// What happened instead of an answer.
+        /// Why there was no answer.
         cause: RequestError,
-        /// For how long it was waited for.
+        /// How long the start waited for it.
         waited: Duration,
     },
-    /// There is nothing to show to it.
+    /// There are no credentials for it.
     #[error("cannot get credentials for the API server at {server}{}: {cause}", after(*.waited))]
     Credentials {
         /// Its URL.
         server: String,
-        /// What is in the way.
+        /// Why.
         cause: CredentialsError,
-        /// For how long it was tried.
+        /// How long the start kept trying.
         waited: Duration,
     },
-    /// It does not take the credentials.
-    #[error("the API server does not accept the credentials ({0}); check the kubeconfig's user")]
+    /// It rejects the credentials.
+    #[error("the API server rejects the credentials ({0}); check the user of the kubeconfig")]
     Unauthorized(RequestError),
-    /// It answers, but not as an API server does that lets its users ask.
+    /// Permissions cannot be checked: something else answers, or the user may not check them.
     #[error(
-        "cannot ask the API server at {server} for permissions{}: {cause}; check that it is one, \
-         and that this user may create selfsubjectaccessreviews", after(*.waited)
+        "cannot check permissions with the API server at {server}{}: {cause}; check that an API \
+         server runs there, and that this user may create selfsubjectaccessreviews", after(*.waited)
     )]
     Refused {
         /// Its URL.
         server: String,
         /// What it answered.
         cause: RequestError,
-        /// For how long it was waited for.
+        /// How long the start waited for it.
         waited: Duration,
     },
-    /// Rights are missing.
+    /// Permissions are missing.
     #[error("missing permission: {0}; apply the ClusterRole in deploy/kustomize/base")]
     Missing(String),
-    /// Rights are missing that drains need.
+    /// Permissions for drains are missing.
     #[error(
-        "missing permission: {0}; a drain policy is configured, so add the component \
-         deploy/kustomize/components/drain, or take the policies away"
+        "missing permission: {0}; drain policies need the component \
+         deploy/kustomize/components/drain; add it, or remove the policies"
     )]
     MissingForDrains(String),
-    /// Rights to the lease are missing.
+    /// Permissions for the lease are missing.
     #[error(
         "missing permission: {missing} in namespace {namespace}; apply the Role in \
-         deploy/kustomize/base, name another namespace with --leader-elect-namespace, or run one \
-         replica with --leader-elect=false"
+         deploy/kustomize/base, choose another namespace with --leader-elect-namespace, or run a \
+         single replica with --leader-elect=false"
     )]
     MissingLease {
-        /// The rights.
+        /// The permissions.
         missing: String,
-        /// Where the lease would be.
+        /// The namespace of the lease.
         namespace: String,
     },
 }
 
-/// How long was waited, in words, if it was.
+/// How long the start waited, as a text; empty if it did not.
 fn after(waited: Duration) -> String {
     match waited.as_secs() {
         0 => String::new(),
@@ -139,9 +139,8 @@ fn after(waited: Duration) -> String {
     }
 }
 
-/// Asks the API server for every right that is needed: those to the lease in the namespace
-/// `election`, if there is one, and those of drains if there are any. Waits for a server that cannot
-/// be reached, or cannot answer now.
+/// Checks every permission that is needed: with `election`, those for the lease in that namespace; with
+/// `drains`, those for drains. Waits for a server that is unreachable, overloaded or still starting.
 pub(super) async fn check(
     api: &Api,
     server: &str,

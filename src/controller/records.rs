@@ -80,8 +80,8 @@ pub(super) async fn run(
                     let who = spread_by(fired.key.as_str());
                     let pause = BACKOFF.pause(tries, who);
                     if tries == 1 {
-                        warn!(node = %fired.key, %error, ?pause, "cannot write the node's record \
-                            of when its taints began; a restart now would count anew");
+                        warn!(node = %fired.key, %error, ?pause, "cannot store when the node's taints \
+                            began; after a restart, deadlines would count from then");
                     }
                     again(pause)
                 }
@@ -119,8 +119,8 @@ async fn write(shared: &Shared, api: &Api, name: &NodeName) -> Result<bool, Requ
     {
         // It quotes what is written there.
         let error = brief(&error.to_string());
-        warn!(node = %name, %error, "the node's record of when its taints began cannot be read \
-            and is replaced");
+        warn!(node = %name, %error, "cannot read the node's record of when its taints began; replacing \
+            it");
         shared.recorder.record_unreadable(name, node.uid, &error);
     }
     match api.annotate_node(name, node.uid, wanted.as_deref()).await {

@@ -132,14 +132,14 @@ impl DrainNotices for ByEvents {
     fn several_budgets(&self, pod: &PodRef, _: &Order, budgets: &[Arc<str>]) {
         let names = if budgets.is_empty() { "unknown".to_owned() } else { budgets.join(", ") };
         let message = format!(
-            "more than one disruption budget selects it ({names}), and Kubernetes then never evicts \
-             it; leave it one"
+            "more than one disruption budget selects it ({names}), so Kubernetes never evicts it; keep \
+             only one of them"
         );
         self.0.drain_blocked(pod, "several budgets", &message);
     }
 
     fn failing(&self, pod: &PodRef, _: &Order, kind: FailureKind, message: &str) {
-        let message = format!("{}: {message}; trying again", kind.label());
+        let message = format!("{}: {message}; retrying", kind.label());
         self.0.drain_blocked(pod, kind.label(), &message);
     }
 }

@@ -1,4 +1,4 @@
-//! Start, run and stop of a controller as a process has it.
+//! Starts, runs and stops the controller of a process.
 
 use std::time::Duration;
 
@@ -18,33 +18,33 @@ use crate::pipeline;
 /// The controller could not be started.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The cluster cannot be worked with.
+    /// The cluster cannot be used.
     #[error(transparent)]
     Preflight(#[from] PreflightError),
     /// The endpoints cannot be served.
     #[error(transparent)]
     Listen(#[from] ListenError),
-    /// Two metrics have one name.
+    /// Two metrics have the same name.
     #[error("cannot register the metrics: {0}")]
     Metrics(#[from] prometheus::Error),
 }
 
-/// A part of the controller that must not end has ended; so must the process.
+/// A part that must keep running has ended, so the process must end.
 #[derive(Debug, thiserror::Error)]
 pub enum Failed {
     /// A worker or dispatcher thread panicked.
     #[error(transparent)]
     Thread(#[from] pipeline::Failure),
-    /// The system grants no threads.
-    #[error("cannot start the worker threads: {0}; check the limits of processes and memory")]
+    /// Worker threads could not be started.
+    #[error("cannot start the worker threads: {0}; check the process and memory limits")]
     Threads(std::io::Error),
     /// A task ended or panicked.
-    #[error("a task ended, so the process must be restarted: {0}")]
+    #[error("a task ended unexpectedly, so the process must restart: {0}")]
     Task(String),
 }
 
-/// A controller at work, or standing by. Dropping it abandons what is in flight;
-/// [`Running::stop`] does not.
+/// A running controller, leader or standby. Dropping it abandons requests in flight;
+/// [`Running::stop`] finishes them.
 pub struct Running {
     engine: Engine,
     /// Ends the endpoints.
@@ -53,12 +53,12 @@ pub struct Running {
     address: std::net::SocketAddr,
 }
 
-/// Starts a controller on a cluster, which is waited for if it cannot be reached yet. It works at
-/// once or, where a leader is elected, whenever it leads. The endpoints are served from the
-/// beginning: who looks whether the process lives must not end it because it waits.
+/// Starts a controller. Waits for a cluster that is unreachable, overloaded or still starting. Without
+/// leader election it works at once, otherwise while it leads. The HTTP endpoints are served from the
+/// beginning, so that a liveness probe does not kill a process that is waiting.
 ///
 /// # Errors
-/// See [`StartError`]: each says what to do about it.
+/// See [`StartError`].
 pub async fn start(cluster: Cluster, config: &Config) -> Result<Running, StartError> {
     let registry = Registry::new();
     register_process(&registry)?;
@@ -85,7 +85,7 @@ impl Running {
         self.address
     }
 
-    /// Completes only if a part that must not end has ended: the process must end then too.
+    /// Completes when a part that must keep running has ended. The process must then end.
     pub async fn failed(&mut self) -> Failed {
         tokio::select! {
             failed = self.engine.failed() => failed,
@@ -93,11 +93,10 @@ impl Running {
         }
     }
 
-    /// Takes no new work, finishes the requests in flight within 20 s, gives the lease back, and
-    /// ends.
+    /// Starts no new work, finishes requests in flight within 20 s, and releases the lease.
     ///
     /// # Errors
-    /// A worker had panicked.
+    /// A worker has panicked.
     pub async fn stop(self) -> Result<(), Failed> {
         let stopped = self.engine.stop().await;
         drop(self.endpoints);

@@ -55,7 +55,7 @@ impl Runner {
                     work = kind,
                     key,
                     panic = message(&*panic),
-                    "the work panicked; it will be tried again"
+                    "work panicked; it will be retried"
                 );
                 Panicked
             }));

@@ -169,14 +169,14 @@ impl Skew {
         if !disagrees {
             if self.told.take().is_some() {
                 self.readiness.note(Self::NOTE, None);
-                info!(%system, %server, "this machine's clock agrees with the API server's again");
+                info!(%system, %server, "this machine's clock and the API server's agree again");
             }
             return;
         }
         let how = if ahead.is_negative() { "behind" } else { "ahead of" };
         let message = format!(
-            "this machine's clock is {} s {how} the API server's; synchronize both with NTP, or find \
-             what answers in the API server's place",
+            "this machine's clock is {} s {how} the API server's; synchronize both with NTP, and check \
+             that no other server answers at its address",
             ahead.abs().as_secs()
         );
         self.readiness.note(Self::NOTE, Some(message.clone()));
@@ -200,8 +200,8 @@ pub(super) async fn align(
     for _ in 0..AT_START {
         let Ok(Some(server)) = api.server_time().await else {
             warn!(
-                "the API server does not tell its time; until it does, deadlines are kept by this \
-                 machine's clock alone"
+                "the API server's responses have no date; using only this machine's clock for \
+                 deadlines until they do"
             );
             return false;
         };
@@ -277,8 +277,8 @@ pub(super) fn run(
             {
                 let (kept, system) = (shared.clock.now(), wall());
                 let let_go = system.saturating_sub(step).unwrap_or(system).min(system).max(kept);
-                warn!(%kept, %let_go, "answers of some minutes do not bear out the time that the API \
-                    server told at the start; deadlines are kept by this machine's clock again");
+                warn!(%kept, %let_go, "several minutes of responses do not confirm the API server's time \
+                    at startup; using this machine's clock for deadlines again");
                 set(&shared, since, kept, let_go);
                 (held_since, unconfirmed, in_accord) = (None, None, false);
                 witnesses.clear();
@@ -311,8 +311,8 @@ pub(super) fn run(
                 Ruling::Keep => {
                     witnesses.clear();
                     if step.abs() >= TOLERATED {
-                        warn!(%system, %kept, %server, "the machine's clock stepped, and the API \
-                            server does not agree with it; deadlines stay as they are");
+                        warn!(%system, %kept, %server, "this machine's clock stepped, but the API \
+                            server disagrees; keeping deadlines as they are");
                     }
                 }
                 Ruling::Set(right) => {
@@ -368,7 +368,7 @@ fn set(shared: &Shared, doubtful: Timestamp, kept: Timestamp, right: Timestamp) 
     for name in names {
         shared.node_changed(name);
     }
-    info!(%kept, %right, timers, "the time was set, as several clocks agree; timers were set anew");
+    info!(%kept, %right, timers, "corrected the time, as several clocks agree; rescheduled timers");
 }
 
 #[cfg(test)]

@@ -56,8 +56,7 @@ impl fmt::Display for Obstacle {
             Self::SeveralBudgets { budgets } => {
                 write!(
                     f,
-                    "more than one disruption budget selects it ({}), and Kubernetes then never \
-                     evicts it",
+                    "more than one disruption budget selects it ({}), so Kubernetes never evicts it",
                     budgets.join(", ")
                 )
             }
@@ -107,7 +106,7 @@ fn hopeless(budget: &Budget) -> Option<String> {
     }
     // Without pods that are expected nothing is known of what would be enough.
     (budget.observed && budget.expected > 0 && budget.desired >= budget.expected).then(|| {
-        format!("it needs {} healthy pods and there are to be {}", budget.desired, budget.expected)
+        format!("it needs {} healthy pods, but only {} exist", budget.desired, budget.expected)
     })
 }
 

@@ -97,8 +97,8 @@ impl ConditionRule {
         let Some(rest) = rest else {
             if kind == "Ready" {
                 let cause = "Ready alone means Ready=True, so every healthy node would be bad";
-                let remedy = "write Ready=Unknown,10m or Ready=False,10m; if healthy nodes are \
-                              meant, Ready=True,0s";
+                let remedy = "write Ready=Unknown,10m or Ready=False,10m, or, to select healthy \
+                              nodes, Ready=True,0s";
                 return fault(0, cause.into(), remedy);
             }
             return Ok(Self::new(kind, ConditionStatus::True, Duration::ZERO));
@@ -111,19 +111,19 @@ impl ConditionRule {
         let Some(status) = ConditionStatus::parse(name) else {
             let cause = match name {
                 "" => "the status is missing".to_owned(),
-                _ => format!("{name:?} is no status"),
+                _ => format!("{name:?} is not a status"),
             };
             return fault(at, cause, "write True, False or Unknown");
         };
         let at = at + name.len();
         let Some(age) = age else {
-            let remedy = format!("write {kind}={status},0s or another age such as 10m");
+            let remedy = format!("write {kind}={status},0s, or another age such as 10m");
             return fault(at, "the minimum age is missing".into(), &remedy);
         };
         let Some(min_age) = parse_duration(age) else {
             let cause = match age {
                 "" => "the minimum age is missing".to_owned(),
-                _ => format!("{age:?} is no duration"),
+                _ => format!("{age:?} is not a duration"),
             };
             return fault(at + 1, cause, DURATION_REMEDY);
         };
@@ -132,7 +132,7 @@ impl ConditionRule {
 
     /// Reads the type of a condition alone.
     pub fn kind(text: &str) -> Result<Arc<str>, SyntaxError> {
-        check_kind(text, text, "write its type alone, such as KernelDeadlock")?;
+        check_kind(text, text, "write only the type, such as KernelDeadlock")?;
         Ok(text.into())
     }
 
@@ -193,13 +193,13 @@ impl ConditionRule {
 /// Whether `kind`, with which `text` begins, can be the type of a condition.
 fn check_kind(text: &str, kind: &str, remedy: &str) -> Result<(), SyntaxError> {
     if kind.is_empty() {
-        return Err(SyntaxError::new(text, 0, "the type of the condition is missing", remedy));
+        return Err(SyntaxError::new(text, 0, "the condition type is missing", remedy));
     }
     let foreign = |c: char| !(c.is_ascii_alphanumeric() || "-_./".contains(c));
     match kind.char_indices().find(|(_, c)| foreign(*c)) {
         None => Ok(()),
         Some((at, c)) => {
-            let cause = format!("{c:?} cannot be in the type of a condition");
+            let cause = format!("a condition type cannot contain {c:?}");
             Err(SyntaxError::new(text, at, cause, remedy))
         }
     }

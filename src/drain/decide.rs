@@ -80,12 +80,12 @@ impl Act {
 /// Why a drain is called off.
 mod called_off {
     /// Somebody uncordoned the node.
-    pub(super) const UNCORDONED: &str = "somebody uncordoned the node";
+    pub(super) const UNCORDONED: &str = "someone uncordoned the node";
     /// No condition is bad any more.
-    pub(super) const CLEAR: &str = "its conditions are not bad any more, or no policy asks for it";
+    pub(super) const CLEAR: &str = "its conditions have cleared, or no policy selects it any more";
     /// The kubelet is dead.
-    pub(super) const UNREACHABLE: &str = "the kubelet is not heard of, so that no eviction could be \
-        completed; the pods are left to the node's NoExecute taints";
+    pub(super) const UNREACHABLE: &str = "the node is unreachable, so its pods cannot be stopped; its \
+        NoExecute taint evicts them";
     /// The policy does not drain.
     pub(super) const CORDON_ONLY: &str = "the policy only cordons";
 }

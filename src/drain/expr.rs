@@ -1,20 +1,20 @@
 //! Label expressions as draino's users wrote them:
 //! `metadata.labels.pool == 'gpu' && 'example.com/ok' in metadata.labels`.
 //!
-//! What can be said:
+//! The language:
 //!
-//! - a label: `metadata.labels.foo`, or `metadata.labels['example.com/foo']` where the key is no
-//!   plain word; `.name` and `['name']` mean the same everywhere, so `metadata['labels']['foo']` is
-//!   that label too; a label that a node does not have is the empty text;
-//! - a text: `'…'` or `"…"`, with `\\`, `\'`, `\"`, `\n`, `\r`, `\t`, `\xHH` and `\uHHHH`;
+//! - a label: `metadata.labels.foo`, or `metadata.labels['example.com/foo']` if the key is not a plain
+//!   word; `.name` and `['name']` are equivalent everywhere, so `metadata['labels']['foo']` is that
+//!   label too; a label that a node does not have is the empty string;
+//! - a string: `'…'` or `"…"`, with `\\`, `\'`, `\"`, `\n`, `\r`, `\t`, `\xHH` and `\uHHHH`;
 //! - `==`, `!=`, `contains`, `startsWith`, `endsWith` between two of these; `matches '…'`, a regular
-//!   expression that is looked for anywhere; `in ['a', 'b']` and `not in`;
-//! - `'key' in metadata.labels`: the node has the label, be it empty;
-//! - `true` and `false`; `!` or `not` before a parenthesis; `&&` or `and`; `||` or `or`, which binds
-//!   less; `(…) == true` and `(…) != (…)`; `a ? b : c`, which binds least; `(` and `)`.
+//!   expression that may match anywhere; `in ['a', 'b']` and `not in`;
+//! - `'key' in metadata.labels`: the node has the label, even with an empty value;
+//! - `true` and `false`; `!` or `not` before a parenthesis; `&&` or `and`; `||` or `or`, with lower
+//!   precedence; `(…) == true` and `(…) != (…)`; `a ? b : c`, with the lowest; `(` and `)`.
 //!
-//! Empty: every node. Everything is checked when it is read, so that judging a node cannot fail:
-//! what draino does with an expression that turns out to be no truth is to crash.
+//! An empty expression selects every node. Types are checked when the expression is parsed, so that
+//! evaluating it cannot fail; draino crashes on an expression that is not a boolean.
 
 mod parse;
 mod reach;
@@ -104,7 +104,7 @@ impl LabelExpr {
             let term = term.as_ref();
             let Some((key, value)) = term.split_once('=') else {
                 let remedy = format!("write {term}=VALUE, or {term}= for any value");
-                return Err(SyntaxError::new(term, term.len(), "there is no =", remedy));
+                return Err(SyntaxError::new(term, term.len(), "the = is missing", remedy));
             };
             if key.is_empty() {
                 let remedy = "write KEY=VALUE, or KEY= for any value";
@@ -112,8 +112,8 @@ impl LabelExpr {
             }
             match labels.iter().find(|(known, _)| *known == key) {
                 Some((_, other)) if *other != value => {
-                    let cause = format!("{key} is also to be {other:?}, and no node has both");
-                    let remedy = "give one, or use an expression with ||";
+                    let cause = format!("{key} must also be {other:?}, and no node has both");
+                    let remedy = "remove one, or use an expression with ||";
                     return Err(SyntaxError::new(term, key.len() + 1, cause, remedy));
                 }
                 Some(_) => {}

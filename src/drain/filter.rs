@@ -70,8 +70,8 @@ pub enum Stay {
 /// A pod whose fate depends on an owner of which nothing is known.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "cannot tell whether the {owner} of pod {pod} exists: {error}; see that ostrakon may get this \
-     kind, or evict its pods by the policy"
+    "cannot check whether the {owner} of pod {pod} exists: {error}; allow ostrakon to get this kind, \
+     or let the policy evict its pods"
 )]
 pub struct OwnerUnknown {
     /// The pod.
@@ -213,15 +213,15 @@ impl fmt::Display for Why {
         match self {
             Self::Mirror => f.write_str("it is a mirror pod, which only the kubelet can stop"),
             Self::Controller(owner) => {
-                write!(f, "it belongs to {owner}, a kind whose pods the policy leaves")
+                write!(f, "it belongs to {owner}, a kind whose pods the policy keeps")
             }
             Self::CameLater => {
-                f.write_str("it came after the drain had begun, so that it bears the cordon")
+                f.write_str("it was created after the drain started, so it tolerates the cordon")
             }
             Self::LocalStorage(volume) => {
                 write!(f, "its emptyDir volume {volume} would be lost")
             }
-            Self::Unreplicated => f.write_str("no controller would create it anew"),
+            Self::Unreplicated => f.write_str("no controller would recreate it"),
             Self::Protected(Protection { key, value: None }) => {
                 write!(f, "its annotation {key} protects it")
             }
@@ -230,7 +230,7 @@ impl fmt::Display for Why {
             }
             Self::NotSafeToEvict => write!(f, "its annotation {SAFE_TO_EVICT}=false protects it"),
             Self::RunsToCompletion => {
-                write!(f, "by its annotation {SAFE_TO_EVICT}=on-completion it runs to its end")
+                write!(f, "its annotation {SAFE_TO_EVICT}=on-completion lets it run to completion")
             }
         }
     }

@@ -81,7 +81,7 @@ struct Waiting {
 
 /// Why a node may not be cordoned now.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{out} of {total} nodes{scope} are out of use already, and {most} may be")]
+#[error("{out} of {total} nodes{scope} are unavailable; the limit is {most}")]
 pub struct Capped {
     out: u32,
     total: u32,

@@ -150,10 +150,10 @@ fn is_zero(number: &u32) -> bool {
 #[derive(Debug, thiserror::Error)]
 pub enum ParseRecordError {
     /// It has another form.
-    #[error("annotation ostrakon.dev/drain cannot be read: {0}")]
+    #[error("cannot read annotation ostrakon.dev/drain: {0}")]
     Form(#[from] serde_json::Error),
     /// It is longer than any that is written here.
-    #[error("annotation ostrakon.dev/drain has {0} bytes and is not read")]
+    #[error("annotation ostrakon.dev/drain is too long ({0} bytes)")]
     TooLong(usize),
 }
 

@@ -148,7 +148,7 @@ mod tests {
         assert!(remaining.held.is_empty(), "nobody asked yet: {remaining:?}");
         assert_eq!(
             remaining.summary().as_deref(),
-            Some("1 pod is left: pod default/lone: no controller would create it anew")
+            Some("1 pod is left: pod default/lone: no controller would recreate it")
         );
         assert_eq!(of([], &AHashMap::new(), &[]).summary(), None);
     }

@@ -23,7 +23,7 @@ pub const RELEASED_BY: &str = "ostrakon.dev/released-by";
 pub const CLAIMED_BY: &str = "ostrakon.dev/claimed-by";
 /// What is logged while the lease is free and this process could not work yet.
 const NOT_YET: &str =
-    "this process takes it once nodes and pods are known and its last term has ended";
+    "this process claims it once nodes and pods are synced and its last term has ended";
 /// How long a standby waits for an answer when it reads the lease.
 const READ: Duration = Duration::from_secs(5);
 /// For how long it is tried to give the lease back. Who stands by takes it anyway, later.
@@ -56,13 +56,13 @@ pub struct Candidate {
 #[derive(Debug, thiserror::Error)]
 pub enum Lost {
     /// Another holds it.
-    #[error("{holder} is written in it")]
+    #[error("it is held by {holder}")]
     Taken {
         /// Who holds it.
         holder: String,
     },
     /// It could not be renewed in time.
-    #[error("it could not be renewed within {within:?} ({cause})")]
+    #[error("it was not renewed within {within:?} ({cause})")]
     NotRenewed {
         /// The renew deadline.
         within: Duration,
@@ -86,21 +86,20 @@ pub async fn run(mut candidate: Candidate, terms: mpsc::Sender<Term>, stop: Canc
             info!(
                 namespace,
                 ?wait,
-                "there was no lease; this process has created it, and waits for \
-                whoever held it before"
+                "created the lease; waiting in case a previous holder is still working"
             );
             match candidate.hold(held, Some(opens), &stop).await {
                 Ok(still) if stop.is_cancelled() => return candidate.release(still).await,
                 Ok(still) => held = candidate.opened(still),
                 Err((lost, known)) => {
-                    info!(cause = %lost, "lost the lease again before anything was written");
+                    info!(cause = %lost, "lost the lease before writing anything");
                     sight = Some(known);
                     continue;
                 }
             }
         }
         let (namespace, identity) = (&candidate.namespace, candidate.identity.as_str());
-        info!(namespace, identity, "this process leads");
+        info!(namespace, identity, "became leader");
         candidate.metrics.set(true);
         let term = Term::default();
         // Nobody works any more: the process is about to end, and the lease runs out.
@@ -123,8 +122,8 @@ pub async fn run(mut candidate: Candidate, terms: mpsc::Sender<Term>, stop: Canc
                 if candidate.identity.owns(holder) {
                     error!(
                         holder,
-                        "another living process has the UID of this pod, so it tells \
-                        nothing about who is dead; give --pod-uid to one container of a pod only"
+                        "another running process uses this pod's UID, so the UID does not prove \
+                        that the holder is dead; set --pod-uid in only one container of a pod"
                     );
                     candidate.identity.forget_pod();
                 }
@@ -133,7 +132,7 @@ pub async fn run(mut candidate: Candidate, terms: mpsc::Sender<Term>, stop: Canc
         }
         let (namespace, identity) = (&candidate.namespace, candidate.identity.as_str());
         warn!(namespace, lease = LEASE, identity, cause = %lost,
-            "lost the lease; this process writes nothing, stands by and tries to win it again");
+            "lost the lease; writing nothing until it is won again");
         candidate.metrics.lost(&lost);
         term.lose();
         (sight, last) = (Some(known), Some(term));
@@ -201,13 +200,12 @@ impl Candidate {
                         namespace,
                         lease = LEASE,
                         error = why,
-                        "cannot get at the lease; this \
-                        process stands by and goes on trying"
+                        "cannot read or write the lease; retrying as a standby"
                     );
                 } else if is_free {
                     info!(namespace, identity, "the lease is free; {why}");
                 } else {
-                    info!(leader = why, namespace, identity, "this process stands by");
+                    info!(leader = why, namespace, identity, "standing by");
                 }
                 said = why;
             }
@@ -305,7 +303,7 @@ impl Candidate {
                     return Err((Lost::Taken { holder }, sight));
                 }
                 Some(Ok(Err(Refused::Failed(error)))) => {
-                    warn!(%error, "cannot renew the lease; trying again");
+                    warn!(%error, "cannot renew the lease; retrying");
                     cause = error.to_string();
                 }
                 Some(Err(_)) => "no answer".clone_into(&mut cause),
@@ -343,7 +341,7 @@ impl Candidate {
         info!(
             namespace = self.namespace,
             lease = LEASE,
-            "the lease was changed or removed by another hand; claiming it again"
+            "the lease was changed or deleted by someone else; claiming it again"
         );
         claim(stored).await.map_err(Refused::Failed)
     }
@@ -411,9 +409,9 @@ impl Candidate {
             }
         };
         match timeout(RELEASE, given_back).await.unwrap_or(Err(RequestError::Timeout(RELEASE))) {
-            Ok(()) => info!(namespace = self.namespace, "the lease was given back"),
+            Ok(()) => info!(namespace = self.namespace, "released the lease"),
             Err(error) => {
-                warn!(%error, "the lease could not be given back; it runs out by itself");
+                warn!(%error, "cannot release the lease; it will expire");
             }
         }
     }

@@ -19,15 +19,15 @@ impl Metrics {
     pub fn register(registry: &Registry, leads: bool) -> prometheus::Result<Self> {
         let leader = IntGauge::new(
             "ostrakon_leader",
-            "1 while this process evicts: it holds the lease, or none is asked for.",
+            "1 while this process works: it holds the lease, or runs without leader election.",
         )?;
         leader.set(leads.into());
         registry.register(Box::new(leader.clone()))?;
         let lost = IntCounterVec::new(
             Opts::new(
                 "ostrakon_leader_lost_total",
-                "How often this process lost the lease and stood by, by cause: taken (another holder \
-                 was in it), not_renewed (it could not be renewed in time).",
+                "How often this process lost the lease, by cause: taken (another process holds it), \
+                 not_renewed (it was not renewed in time).",
             ),
             &["cause"],
         )?;

@@ -28,8 +28,8 @@ pub enum TimesError {
     Lease(Duration),
     /// The renew deadline leaves no margin.
     #[error(
-        "--leader-elect-renew-deadline={renew:?} is too long for a lease of {lease:?}: writes that are \
-         under way at the deadline need the rest of it; use {most:?} or less, or a longer \
+        "--leader-elect-renew-deadline={renew:?} is too long for a lease of {lease:?}: writes in flight \
+         at the deadline need the remaining time; use {most:?} or less, or a longer \
          --leader-elect-lease-duration"
     )]
     Renew {

@@ -87,7 +87,7 @@ pub(super) async fn serve(listener: TcpListener, routes: Router, stop: Cancellat
             Ok(accepted) => accepted,
             Err(error) => {
                 if is_due(&mut warned) {
-                    warn!(%error, "cannot accept a connection to the HTTP endpoints; retrying");
+                    warn!(%error, "cannot accept connections to the HTTP endpoints; retrying");
                 }
                 sleep(PAUSE).await;
                 continue;

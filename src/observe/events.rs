@@ -1,8 +1,8 @@
-//! Kubernetes events: what happened to a pod or a node, for whoever looks with kubectl.
+//! Kubernetes events: what happened to a pod or a node, visible with kubectl.
 //!
-//! They are a courtesy beside the work: the lane holds a bounded number, and what does not fit is
-//! counted and dropped, never waited for. While there is more important work for the API server they
-//! are held back for a while: an event costs it nearly as much as the write that it tells of.
+//! Events never delay the work. The queue is bounded; what does not fit is counted and dropped. While
+//! the API server has more important work they are held back for a while: an event costs it nearly as
+//! much as the write that it reports.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -19,17 +19,17 @@ use super::repeats::Repeats;
 use crate::clock::{Clock, whole_seconds};
 use crate::model::{NodeName, PodRef, Uid, Verdict};
 
-/// Events that may wait. At some 50 events per second this is half a minute behind.
+/// Capacity of the queue. At about 50 events per second, this is a delay of half a minute.
 const LANE: usize = 2048;
-/// More than so many are not held back: what comes next must find room.
+/// With more than this many queued, events are not held back, to make room for new ones.
 const HELD: usize = LANE / 2;
-/// No event is held back for longer: somebody may be looking.
+/// Maximum time that an event is held back: someone may be waiting for it.
 const HELD_FOR: Duration = Duration::from_secs(10);
-/// How often is looked whether there is still more important work.
+/// Interval at which the sender checks for more important work.
 const LOOK: Duration = Duration::from_millis(50);
-/// Component under which upstream's events appear; alerts and audits match on it.
+/// Component of upstream's events; alerts and audits match on it.
 const COMPONENT: &str = "taint-eviction-controller";
-/// Component under which cordons and drains appear.
+/// Component of events about cordons and drains.
 const DRAIN_COMPONENT: &str = "ostrakon";
 /// Reason of upstream's events.
 const REASON: &str = "TaintManagerEviction";
@@ -49,7 +49,7 @@ impl EventMetrics {
         let results = IntCounterVec::new(
             Opts::new(
                 "ostrakon_events_total",
-                "Kubernetes events: sent, failed (refused or unanswered), dropped (the lane was \
+                "Kubernetes events: sent, failed (refused or unanswered), dropped (the queue was \
                  full).",
             ),
             &["result"],
@@ -77,7 +77,7 @@ pub struct Event {
     pub made: Instant,
 }
 
-/// Makes events and puts them into the lane. Clones share it.
+/// Creates events and queues them. Clones share the queue.
 #[derive(Clone, Debug)]
 pub struct Recorder {
     lane: mpsc::Sender<Event>,
@@ -97,13 +97,13 @@ pub struct NodeEvent<'a> {
     pub uid: Uid,
     /// `Normal` or `Warning`.
     pub kind: &'a str,
-    /// For a program; draino's, where it has one.
+    /// For programs; draino's reason if there is one.
     pub reason: &'a str,
-    /// For a person.
+    /// For people.
     pub message: &'a str,
 }
 
-/// The other end of the lane.
+/// The receiving end of the queue.
 #[derive(Debug)]
 pub struct EventLane {
     events: mpsc::Receiver<Event>,
@@ -146,8 +146,7 @@ impl Recorder {
             return;
         }
         let message = format!(
-            "Cannot delete Pod {pod} from node {} ({cause}: {error}); trying again until it \
-             succeeds",
+            "Cannot delete Pod {pod} from node {} ({cause}: {error}); retrying until it succeeds",
             pod.node
         );
         let reason = "TaintManagerEvictionFailed";
@@ -160,8 +159,8 @@ impl Recorder {
             return;
         }
         let message = format!(
-            "Condition DisruptionTarget of Pod {pod} was refused ({cause}: {error}); deleting the \
-             pod without it"
+            "Cannot set condition DisruptionTarget of Pod {pod} ({cause}: {error}); deleting the pod \
+             without it"
         );
         let reason = "DisruptionConditionRefused";
         self.about_pod(pod, "Warning", reason, "Evict", &message, verdict);
@@ -173,7 +172,7 @@ impl Recorder {
             return;
         }
         let message = format!(
-            "Annotation ostrakon.dev/noexecute-since cannot be read and is replaced: {error}"
+            "Replacing annotation ostrakon.dev/noexecute-since, which cannot be read: {error}"
         );
         let reason = "TaintRecordUnreadable";
         self.node(
@@ -183,8 +182,8 @@ impl Recorder {
         );
     }
 
-    /// This machine's clock and the API server's disagree: said of the lease, which is in the namespace
-    /// of this process. At most once a minute.
+    /// This machine's clock and the API server's disagree. The event is about the lease, which is in the
+    /// namespace of this process. At most once a minute.
     pub fn clock_skew(&self, namespace: &str, lease: &str, message: &str) {
         if !self.repeats.is_news(Uid(0), "clock") {
             return;
@@ -217,7 +216,7 @@ impl Recorder {
     /// The pod is being evicted, or at last deleted, since its node is drained.
     pub fn draining(&self, pod: &PodRef, policy: &str, delete: bool) {
         let how = if delete { "Deleting" } else { "Evicting" };
-        let message = format!("{how} Pod {pod}: node {} is drained by policy {policy}", pod.node);
+        let message = format!("{how} Pod {pod}: policy {policy} drains node {}", pod.node);
         self.about_drained(pod, "Normal", "DrainEviction", &message);
     }
 
@@ -227,8 +226,7 @@ impl Recorder {
         if !self.repeats.is_news(pod.uid, cause) {
             return;
         }
-        let message =
-            format!("Cannot evict Pod {pod}, so node {} is not drained yet: {why}", pod.node);
+        let message = format!("Cannot evict Pod {pod} to drain node {}: {why}", pod.node);
         self.about_drained(pod, "Warning", "DrainEvictionBlocked", &message);
     }
 
@@ -412,10 +410,7 @@ mod tests {
         }
         recorder.drain_blocked(&pod(), "forbidden", "no");
         let evicting = lane.events.recv().await.unwrap().object;
-        assert_eq!(
-            evicting["message"],
-            "Evicting Pod shop/web-0: node n1 is drained by policy kernel"
-        );
+        assert_eq!(evicting["message"], "Evicting Pod shop/web-0: policy kernel drains node n1");
         assert_eq!(
             (&evicting["type"], &evicting["reason"]),
             (&json!("Normal"), &json!("DrainEviction"))

@@ -1,7 +1,7 @@
-//! Readiness: what is still awaited, and what has been lost for too long.
+//! Readiness: what startup still waits for, and what has failed for too long.
 //!
-//! A replica that cannot see nodes and pods, or cannot read the lease, could not take over. Readiness says
-//! so, since the disruption budget and whoever rolls out a new version count the replicas that are ready.
+//! A replica that cannot watch nodes and pods, or cannot read the lease, could not take over. Readiness
+//! reports that, since disruption budgets and rollouts count ready replicas.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -11,8 +11,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// For how long something may be lost before the process is not ready. An API server that is
-/// restarted is away for less. It is logged as often as that, too.
+/// How long something may fail before the process is not ready, and the interval between log lines. An
+/// API server restarts in less time.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Collects what a process needs to be ready. Clones share it.
@@ -25,27 +25,27 @@ pub struct Readiness {
 struct State {
     awaited: Vec<&'static str>,
     signs: Vec<(&'static str, Option<Bad>)>,
-    /// What people should know although the process is ready.
+    /// Notes for operators that do not affect readiness.
     notes: BTreeMap<&'static str, String>,
 }
 
-/// Since when something is lost, and why.
+/// Since when something has failed, and why.
 #[derive(Debug)]
 struct Bad {
     since: Instant,
     cause: String,
-    /// When it was logged last.
+    /// When it was last logged.
     said: Option<Instant>,
 }
 
-/// One thing that is awaited, until it is opened.
+/// Something that startup waits for, until it is opened.
 #[derive(Clone, Debug)]
 pub struct Gate {
     name: &'static str,
     readiness: Readiness,
 }
 
-/// One thing that has to go on working.
+/// Something that must keep working.
 #[derive(Clone, Debug)]
 pub struct Sign {
     index: usize,
@@ -53,20 +53,20 @@ pub struct Sign {
 }
 
 impl Readiness {
-    /// Waits for one thing more.
+    /// Adds a gate: the process is not ready until it is opened.
     pub fn gate(&self, name: &'static str) -> Gate {
         self.state.lock().awaited.push(name);
         Gate { name, readiness: self.clone() }
     }
 
-    /// Watches one thing more, which works until it is said not to.
+    /// Adds a sign: it counts as working until [`Sign::bad`].
     pub fn sign(&self, name: &'static str) -> Sign {
         let signs = &mut self.state.lock().signs;
         signs.push((name, None));
         Sign { index: signs.len() - 1, readiness: self.clone() }
     }
 
-    /// Why the process is not ready, a line for each reason; empty when it is ready.
+    /// Why the process is not ready, one line per reason; empty if it is ready.
     pub fn reasons(&self) -> Vec<String> {
         let state = self.state.lock();
         let awaited = &state.awaited;
@@ -78,7 +78,7 @@ impl Readiness {
         awaited.into_iter().chain(lost).collect()
     }
 
-    /// Something that people should know although the process is ready, by a name; `None` takes it back.
+    /// Sets a note for operators that does not affect readiness; `None` removes it.
     pub fn note(&self, name: &'static str, text: Option<String>) {
         let notes = &mut self.state.lock().notes;
         match text {
@@ -87,20 +87,20 @@ impl Readiness {
         };
     }
 
-    /// What is noted, each with its name.
+    /// The notes, each with its name.
     pub fn notes(&self) -> Vec<String> {
         self.state.lock().notes.iter().map(|(name, text)| format!("{name}: {text}")).collect()
     }
 }
 
 impl Gate {
-    /// Says that it has come. Says so again without effect.
+    /// Opens the gate. Opening it again has no effect.
     pub fn open(&self) {
         let awaited = &mut self.readiness.state.lock().awaited;
         let before = awaited.len();
         awaited.retain(|name| *name != self.name);
         if before != awaited.len() && awaited.is_empty() {
-            tracing::info!("ready: nodes and pods are known");
+            tracing::info!("ready: nodes and pods are synced");
         }
     }
 }
@@ -111,11 +111,11 @@ impl Sign {
         if let Some((name, bad)) = self.readiness.state.lock().signs.get_mut(self.index)
             && let Some(Bad { since, said: Some(_), .. }) = bad.take()
         {
-            tracing::info!(what = name, lost_for = ?since.elapsed(), "it works again");
+            tracing::info!(what = name, lost_for = ?since.elapsed(), "recovered");
         }
     }
 
-    /// It does not work, for this reason. To be said again at each try.
+    /// It does not work, for this reason. Call it after every failed attempt.
     pub fn bad(&self, cause: &impl Display) {
         let signs = &mut self.readiness.state.lock().signs;
         let Some((name, bad)) = signs.get_mut(self.index) else { return };
@@ -126,8 +126,8 @@ impl Sign {
         if now - last >= PATIENCE {
             bad.said = Some(now);
             tracing::error!(what = name, lost_for = ?(now - bad.since), cause = bad.cause,
-                "not ready: this process cannot do its work, and goes on trying; check the API server \
-                 and the credentials");
+                "not ready: this process cannot work; retrying; check the API server and the \
+                 credentials");
         }
     }
 }

@@ -26,9 +26,9 @@ pub enum LogFormat {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogLevel(String);
 
-/// A text that is no log level.
+/// An invalid log level.
 #[derive(Debug, thiserror::Error)]
-#[error("{0:?} is not a level; give off, error, warn, info, debug or trace, or TARGET=LEVEL")]
+#[error("{0:?} is not a level; write off, error, warn, info, debug or trace, or TARGET=LEVEL")]
 pub struct LogLevelError(String);
 
 impl FromStr for LogLevel {
@@ -36,8 +36,8 @@ impl FromStr for LogLevel {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         for directive in text.split(',') {
-            // A word alone is a target to the filter, with all of its lines and nobody else's: a
-            // level that is misspelt would silence everything.
+            // The filter reads a single word as a target and shows only its lines, so a misspelt level
+            // would silence everything else.
             let level = directive.rsplit_once('=').map_or(directive, |(target, level)| {
                 if target.trim().is_empty() { "" } else { level }
             });
@@ -80,7 +80,7 @@ mod tests {
     fn a_misspelt_level_is_not_taken_for_a_target() {
         for text in ["", "loud", "inof,ostrakon=debug", "ostrakon=loud", "info,=debug", "info,"] {
             let error = text.parse::<LogLevel>().unwrap_err().to_string();
-            assert!(error.contains("give off, error, warn, info"), "{error}");
+            assert!(error.contains("write off, error, warn, info"), "{error}");
         }
     }
 }

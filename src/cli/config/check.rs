@@ -1,4 +1,4 @@
-//! What a configuration file means, in words, and all that is wrong with it.
+//! `ostrakon config check`: a summary of a configuration file, and its problems.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -12,8 +12,7 @@ use crate::drain::{
     format_duration,
 };
 
-/// A file as a person reads it: what it means, and its warnings; if it cannot be used, all that is
-/// wrong with it.
+/// The report as text: a summary with warnings, or, as the error, everything that is wrong.
 pub(super) fn report(
     name: &str,
     reading: &Reading,
@@ -40,7 +39,7 @@ pub(super) fn report(
     Err(format!("{name} cannot be used: {counts}\n{}", lines.trim_end()))
 }
 
-/// A file as a program reads it.
+/// The report as JSON.
 pub(super) fn json(name: &str, reading: &Reading, strict: bool, now: Timestamp) -> Value {
     let problems = reading.problems.iter().map(|problem| {
         json!({
@@ -56,7 +55,7 @@ pub(super) fn json(name: &str, reading: &Reading, strict: bool, now: Timestamp) 
     let usable = is_usable(reading, strict);
     let policies = reading.policies.iter().map(|policy| {
         let rows =
-            rows(policy, now).into_iter().map(|(key, value)| json!({ "of": key, "is": value }));
+            rows(policy, now).into_iter().map(|(key, value)| json!({ "key": key, "value": value }));
         json!({ "name": &*policy.name, "summary": rows.collect::<Vec<_>>() })
     });
     let policies: Vec<_> = if usable { policies.collect() } else { Vec::new() };
@@ -68,7 +67,7 @@ pub(super) fn json(name: &str, reading: &Reading, strict: bool, now: Timestamp) 
     })
 }
 
-/// Whether nothing stands against using it.
+/// Whether the file can be used.
 pub(super) fn is_usable(reading: &Reading, strict: bool) -> bool {
     if strict { reading.problems.is_empty() } else { reading.count(Severity::Error) == 0 }
 }
@@ -77,7 +76,7 @@ fn severity(problem: &Problem, strict: bool) -> &'static str {
     if strict { Severity::Error.as_str() } else { problem.severity.as_str() }
 }
 
-/// A problem as compilers write it, so that editors find the place.
+/// A problem in the format of compilers, so that editors find the place.
 fn line(name: &str, problem: &Problem, strict: bool) -> String {
     let severity = severity(problem, strict);
     match problem.place {
@@ -98,7 +97,7 @@ fn summary(name: &str, policies: &[Policy], now: Timestamp) -> String {
     text
 }
 
-/// A policy in a few lines of words.
+/// A policy as rows of a key and a text.
 fn rows(policy: &Policy, now: Timestamp) -> Vec<(&'static str, String)> {
     let mut rows = vec![("nodes", nodes(&policy.nodes))];
     rows.extend(policy.conditions.iter().map(|rule| ("bad", bad(rule))));
@@ -109,7 +108,9 @@ fn rows(policy: &Policy, now: Timestamp) -> Vec<(&'static str, String)> {
     }
     let notice = format_duration(policy.pace.notice);
     let spacing = format_duration(policy.pace.spacing);
-    rows.push(("drain", format!("{notice} after the cordon, {spacing} after another drain began")));
+    let drain =
+        format!("{notice} after the cordon, and {spacing} after the previous drain started");
+    rows.push(("drain", drain));
     if !policy.windows.is_empty() {
         let opens = match policy.next_opening(now) {
             Some(opens) if opens > now => format!("opens {opens}"),
@@ -119,25 +120,25 @@ fn rows(policy: &Policy, now: Timestamp) -> Vec<(&'static str, String)> {
     }
     rows.push(("pods", pods(&policy.pods)));
     if policy.undrainable == Undrainable::Cordon {
-        rows.push(("", "no drain while a pod is not expected to go".to_owned()));
+        rows.push(("", "no drain while a pod cannot be evicted".to_owned()));
     }
     let deadline = if let Some(deadline) = policy.deadline {
         format_duration(deadline)
     } else {
         let headroom = format_duration(policy.headroom);
         let most = format_duration(policy.time_for(Duration::MAX));
-        format!("the longest grace of the node's pods and {headroom}, at most {most}")
+        format!("the longest grace period of the node's pods plus {headroom}, at most {most}")
     };
     let then = match policy.at_deadline {
         AtDeadline::GiveUp => "then the node stays cordoned",
         AtDeadline::Uncordon => "then the node is uncordoned",
-        AtDeadline::DeleteRest => "then the pods that are left are deleted, budgets or not",
+        AtDeadline::DeleteRest => "then remaining pods are deleted, even against budgets",
     };
     rows.push(("deadline", format!("{deadline}, {then}")));
     let tries = match policy.retry.attempts {
-        1 => "a drain that failed is not tried again".to_owned(),
+        1 => "never".to_owned(),
         attempts => format!(
-            "{attempts} tries, the first pause {}, the longest {}",
+            "{attempts} attempts, after {} to {}",
             format_duration(policy.retry.first),
             format_duration(policy.retry.most)
         ),
@@ -160,12 +161,12 @@ fn bad(rule: &ConditionRule) -> String {
     }
     match rule.clear_after {
         Some(after) => {
-            let _ = write!(text, "; over once it was not for {}", format_duration(after));
+            let _ = write!(text, "; clears after {}", format_duration(after));
         }
-        None => text.push_str("; never over by itself"),
+        None => text.push_str("; never clears by itself"),
     }
     if let Some(after) = rule.stale_after {
-        let _ = write!(text, "; not trusted without a heartbeat for {}", format_duration(after));
+        let _ = write!(text, "; ignored after {} without a heartbeat", format_duration(after));
     }
     text
 }
@@ -178,23 +179,23 @@ fn cordon(policy: &Policy) -> String {
         };
         match &cap.scope {
             CapScope::Cluster => format!("{limit} of all nodes"),
-            CapScope::Label(label) => format!("{limit} of those with the same {label}"),
+            CapScope::Label(label) => format!("{limit} of the nodes with the same {label}"),
         }
     });
     let caps: Vec<_> = caps.collect();
     let caps = match caps.as_slice() {
         [] => "at once, any number of nodes".to_owned(),
-        caps => format!("at once, while at most {} are out of use", caps.join(" and ")),
+        caps => format!("at once, while at most {} are unavailable", caps.join(" and ")),
     };
     match (policy.drain, policy.undrainable) {
         (true, Undrainable::Report) => {
-            format!("{caps}; not while a pod is not expected to go")
+            format!("{caps}; not while a pod cannot be evicted")
         }
         _ => caps,
     }
 }
 
-/// Which pods are left.
+/// Which pods are evicted.
 fn pods(rules: &PodRules) -> String {
     let mut left = Vec::new();
     for (evicted, what) in [
@@ -213,12 +214,12 @@ fn pods(rules: &PodRules) -> String {
         None => format!("annotated {}", it.key),
     }));
     if rules.honour_safe_to_evict {
-        left.push("that cluster-autoscaler would leave".to_owned());
+        left.push("marked as not safe to evict for cluster-autoscaler".to_owned());
     }
     if left.is_empty() {
-        "all go but mirror pods".to_owned()
+        "all are evicted except mirror pods".to_owned()
     } else {
-        format!("all go but those {}", left.join(", "))
+        format!("all are evicted except those {}", left.join(", "))
     }
 }
 

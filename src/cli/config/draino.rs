@@ -122,12 +122,11 @@ pub(super) fn parse(source: &Source) -> Given {
             None => (text, None),
         };
         let Some((flag, on)) = lookup(written) else {
-            let mut why =
-                "no draino that is known has this flag; check how it is spelled".to_owned();
+            let mut why = "no known draino has this flag; check the spelling".to_owned();
             if value.is_none()
                 && let Some(next) = rest.peek().filter(|next| !next.text.starts_with('-'))
             {
-                why = format!("{why}. If {:?} is its value, it is no condition", next.text);
+                why = format!("{why}. {:?} was read as a condition, not as its value", next.text);
             }
             given.notes.push(Note::new(written, &word.origin, why));
             continue;
@@ -137,7 +136,7 @@ pub(super) fn parse(source: &Source) -> Given {
             (Takes::Nothing, Some(value)) => match value.as_str() {
                 "true" | "false" if on => value,
                 _ => {
-                    let why = format!("it takes no value but true or false; write --{}", flag.name);
+                    let why = format!("it takes only true or false; write --{}", flag.name);
                     given.notes.push(Note::new(text, &word.origin, why));
                     continue;
                 }
@@ -156,7 +155,7 @@ pub(super) fn parse(source: &Source) -> Given {
         let value = Word { text: value, origin: word.origin.clone() };
         let values = given.flags.entry(flag.name).or_default();
         if flag.takes == Takes::Text && !values.is_empty() {
-            let why = "it is given twice; the last one counts here, draino refuses to start";
+            let why = "it is given twice; the last value is used, but draino refuses to start";
             given.notes.push(Note::new(written, &word.origin, why));
         }
         values.push(value);
@@ -185,7 +184,7 @@ fn variables(source: &Source, given: &mut Given) {
     for (name, word) in &source.variables {
         let Some(rest) = name.strip_prefix("DRAINO_") else { continue };
         let Some(flag) = find(&rest.to_ascii_lowercase().replace('_', "-")) else {
-            let why = "no draino that is known reads this variable";
+            let why = "no known draino reads this variable";
             given.notes.push(Note::new(name, &word.origin, why));
             continue;
         };
@@ -215,7 +214,7 @@ fn expanded(source: &Source, given: &mut Given) {
         if let Some((name, _)) = rest
             && matters
         {
-            let why = format!("the value of {name} is not in the file; write it here");
+            let why = format!("the value of {name} is not in the file; insert it here");
             unknown.push(Note::new(word.text.clone(), &word.origin, why));
         }
     };
@@ -328,7 +327,11 @@ mod tests {
             ("--node-label", "argument 10"),
         ];
         assert_eq!(notes, expected);
-        assert!(given.notes[6].why.contains("If \"A\" is its value"), "{:?}", given.notes[6]);
+        assert!(
+            given.notes[6].why.contains("\"A\" was read as a condition"),
+            "{:?}",
+            given.notes[6]
+        );
         assert_eq!(texts(&given.conditions), ["A"]);
     }
 

@@ -1,7 +1,7 @@
-//! The flags of the drainos that people run: planetlabs' and the forks of getamis and
-//! `DataDog`, and what becomes of each.
+//! The flags of draino (planetlabs') and of the forks of getamis and `DataDog`, and how each is
+//! converted.
 
-/// A line of descent of draino.
+/// A fork of draino.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Tree {
     /// planetlabs/draino, whose flags the others have too.
@@ -35,12 +35,12 @@ pub(super) enum Takes {
     Many,
 }
 
-/// What becomes of a flag.
+/// How a flag is converted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
     /// It becomes a setting of the policy.
     Setting,
-    /// It is said elsewhere, or needs not be said any more.
+    /// It is set elsewhere, or no longer needed.
     Elsewhere(&'static str),
     /// It has no counterpart.
     Nothing(&'static str),
@@ -63,23 +63,22 @@ use Fate::{Elsewhere, Nothing as NoCounterpart, Setting};
 use Takes::{Many, Nothing, Text};
 use Tree::{DataDog as D, Getamis as G, Planetlabs as P};
 
-const LOCK: Fate = Elsewhere("there is no lock of draino's any more");
+const LOCK: Fate = Elsewhere("ostrakon does not use draino's lock; see --leader-elect");
 const LOGS: Fate = Elsewhere("run with --log-level and --log-format");
-const CLIENT: Fate = Elsewhere("ostrakon finds its own pace with the API server");
-const ONLY_DATADOG: Fate = Elsewhere("it has a meaning inside DataDog only");
+const CLIENT: Fate = Elsewhere("ostrakon adapts its own request rate to the API server");
+const ONLY_DATADOG: Fate = Elsewhere("it only matters inside DataDog");
 const CORDON_PODS: Fate = NoCounterpart(
-    "which pods keep a node from being cordoned cannot be chosen; undrainable: Report leaves a node \
-     in use that has any pod which must stay",
+    "there is no setting for pods that prevent a cordon; with undrainable: Report, a node with any \
+     pod that must stay is not cordoned",
 );
 const REPLACEMENT: Fate = NoCounterpart(
-    "ostrakon asks nobody for new nodes; lingering reports a node that is still there",
+    "ostrakon does not request new nodes; lingering reports a drained node that still exists",
 );
 const CLUSTER_HEALTH: Fate = NoCounterpart(
-    "ostrakon does not count these; pace.caps bounds the nodes that are out of use, whoever cordoned \
-     them",
+    "ostrakon does not count these; pace.caps limits the unavailable nodes, whoever cordoned them",
 );
-const VOLUMES: Fate = NoCounterpart("ostrakon deletes no volumes and no claims");
-const PREPARATION: Fate = NoCounterpart("a drain waits for no activity of others before it begins");
+const VOLUMES: Fate = NoCounterpart("ostrakon does not delete volumes or claims");
+const PREPARATION: Fate = NoCounterpart("a drain does not wait for other systems before it starts");
 
 /// All of them.
 pub(super) const FLAGS: &[Flag] = &[
@@ -92,8 +91,8 @@ pub(super) const FLAGS: &[Flag] = &[
         "dry-run",
         Nothing,
         NoCounterpart(
-            "a file cannot say it; instead this policy only cordons, and one node at a time: with it, \
-             see which nodes it takes, then remove drain: false and set pace.caps",
+            "a file has no such setting; instead this policy only cordons, one node at a time: see \
+             which nodes it selects, then remove drain: false and set pace.caps",
         ),
     ),
     flag(P, "max-grace-period", Text, Setting),
@@ -112,26 +111,26 @@ pub(super) const FLAGS: &[Flag] = &[
     flag(P, "evict-emptydir-pods", Nothing, Setting),
     flag(P, "evict-unreplicated-pods", Nothing, Setting),
     flag(P, "protected-pod-annotation", Many, Setting),
-    flag(P, "help", Nothing, NoCounterpart("it makes no policy; leave it out")),
-    flag(P, "version", Nothing, NoCounterpart("it makes no policy; leave it out")),
+    flag(P, "help", Nothing, NoCounterpart("it does not configure anything; leave it out")),
+    flag(P, "version", Nothing, NoCounterpart("it does not configure anything; leave it out")),
     flag(
         G,
         "allow-force-delete",
         Nothing,
         NoCounterpart(
-            "ostrakon never deletes a pod without its grace; atDeadline: DeleteRest deletes what only \
-             a disruption budget holds back",
+            "ostrakon always keeps the grace period; atDeadline: DeleteRest deletes pods that a \
+             disruption budget blocks",
         ),
     ),
     flag(G, "ignore-safe-to-evict-annotation", Nothing, Setting),
-    flag(G, "aws-region", Text, NoCounterpart("ostrakon knows no cloud")),
+    flag(G, "aws-region", Text, NoCounterpart("ostrakon does not call cloud APIs")),
     flag(
         G,
         "aws-set-unhealthy-on-drain",
         Nothing,
         NoCounterpart(
-            "ostrakon replaces no instances; cluster-autoscaler removes a drained node, and lingering \
-             reports one that stays",
+            "ostrakon does not replace instances; cluster-autoscaler removes a drained node, and \
+             lingering reports one that still exists",
         ),
     ),
     flag(D, "node-conditions", Many, Setting),
@@ -142,7 +141,7 @@ pub(super) const FLAGS: &[Flag] = &[
         D,
         "max-simultaneous-cordon-for-taints",
         Many,
-        NoCounterpart("caps count nodes by labels, not by taints; use perLabel"),
+        NoCounterpart("caps group nodes by label, not by taint; use perLabel"),
     ),
     flag(D, "max-drain-attempts-before-fail", Text, Setting),
     flag(D, "retry-backoff-delay", Text, Setting),
@@ -153,7 +152,7 @@ pub(super) const FLAGS: &[Flag] = &[
         "drain-group-labels",
         Text,
         NoCounterpart(
-            "spacing counts for all nodes of a policy; write a policy for each group, or caps with \
+            "spacing applies to all nodes of a policy; write a policy for each group, or caps with \
              perLabel",
         ),
     ),
@@ -166,14 +165,15 @@ pub(super) const FLAGS: &[Flag] = &[
         D,
         "opt-in-pod-annotation",
         Many,
-        NoCounterpart("no annotation makes a pod go that the policy leaves"),
+        NoCounterpart("no annotation overrides a policy that keeps a pod"),
     ),
     flag(
         D,
         "short-lived-pod-annotation",
         Many,
         NoCounterpart(
-            "no pod is waited for without being evicted; as a protectedAnnotation it would be left",
+            "a drain does not wait for pods that it does not evict; as a protectedAnnotation, such a \
+             pod would stay",
         ),
     ),
     flag(D, "max-node-replacement-per-hour", Text, REPLACEMENT),
@@ -211,16 +211,16 @@ pub(super) const FLAGS: &[Flag] = &[
         D,
         "informer-namespace",
         Text,
-        NoCounterpart("ostrakon looks at the pods of all namespaces"),
+        NoCounterpart("ostrakon watches the pods of all namespaces"),
     ),
     flag(D, "context", Text, Elsewhere("run with --context=NAME")),
     flag(D, "kube-config", Text, Elsewhere("run with --kubeconfig=FILE")),
     flag(D, "kube-address", Text, Elsewhere("name the server in the kubeconfig")),
     flag(D, "service-addr", Text, Elsewhere("run with --listen=ADDR:PORT")),
-    flag(D, "service-shutdown-timeout", Text, Elsewhere("a stop takes 20s at the most")),
-    flag(D, "service-with-healthcheck", Nothing, Elsewhere("/livez and /readyz are always there")),
-    flag(D, "service-with-metrics", Nothing, Elsewhere("/metrics is always there")),
-    flag(D, "service-with-profiling", Nothing, Elsewhere("there is no endpoint for profiles")),
+    flag(D, "service-shutdown-timeout", Text, Elsewhere("shutdown takes at most 20s")),
+    flag(D, "service-with-healthcheck", Nothing, Elsewhere("/livez and /readyz are always served")),
+    flag(D, "service-with-metrics", Nothing, Elsewhere("/metrics is always served")),
+    flag(D, "service-with-profiling", Nothing, Elsewhere("there is no profiling endpoint")),
     flag(D, "leader-elect", Nothing, Elsewhere("run with --leader-elect, which is the default")),
     flag(D, "leader-elect-id", Text, LOCK),
     flag(D, "leader-elect-lease", Text, LOCK),
@@ -238,10 +238,10 @@ pub(super) const FLAGS: &[Flag] = &[
         D,
         "event-aggregation-period",
         Text,
-        Elsewhere("ostrakon counts repeated events by itself"),
+        Elsewhere("ostrakon aggregates repeated events by itself"),
     ),
     flag(D, "config-name", Text, Elsewhere("it is the name of the policy")),
-    flag(D, "drain-buffer-configmap-name", Text, Elsewhere("state is on the nodes")),
+    flag(D, "drain-buffer-configmap-name", Text, Elsewhere("state is kept on the nodes")),
     flag(D, "no-legacy-node-handler", Nothing, ONLY_DATADOG),
     flag(D, "reset-config-labels", Nothing, ONLY_DATADOG),
     flag(D, "scope-analysis-period", Text, ONLY_DATADOG),
@@ -258,34 +258,42 @@ pub(super) fn find(name: &str) -> Option<&'static Flag> {
     FLAGS.iter().find(|flag| flag.name == name)
 }
 
-/// Annotations and labels of draino on nodes and pods: what reads them now. The first that begins so
-/// counts. `Ok`: ostrakon honours it. `Err`: it does not.
+/// Draino's annotations and labels on nodes and pods, by prefix; the first match counts. `Ok`: ostrakon
+/// honours it. `Err`: it does not, with what to use instead.
 const MARKS: &[(&str, Result<&str, &str>)] = &[
     (
         "draino/drain-retry-failed",
-        Err("to ask for another try, annotate the node with draino/drain-retry=true"),
+        Err("annotate the node with draino/drain-retry=true to request another attempt"),
     ),
-    ("draino/drain-retry", Ok("ostrakon honours it: one more try for each time it is set to true")),
-    ("draino/drain-buffer", Err("spacing is a setting of the policy (pace.spacing)")),
+    (
+        "draino/drain-retry",
+        Ok("ostrakon honours it: each time it is set to true, one more attempt"),
+    ),
+    ("draino/drain-buffer", Err("it is a setting of the policy (pace.spacing)")),
     ("draino/retry-max-attempt", Err("it is a setting of the policy (retry.attempts)")),
     ("draino/retry-delay", Err("it is a setting of the policy (retry.first)")),
-    ("draino/retry-strategy", Err("pauses always double, up to retry.most")),
+    ("draino/retry-strategy", Err("the delay always doubles, up to retry.most")),
     ("draino/drain-group", Err("write a policy for each group, or caps with perLabel")),
-    ("draino/delete-pvc-and-pv", Err("ostrakon deletes no volumes and no claims")),
-    ("draino/eviction-api-url", Err("pods are evicted by the Eviction API alone")),
+    ("draino/delete-pvc-and-pv", Err("ostrakon does not delete volumes or claims")),
+    ("draino/eviction-api-url", Err("pods are only evicted with the Eviction API")),
     ("draino.planet.com/", Ok("ostrakon reads and writes it as draino does")),
     (
         "node-lifecycle.datadoghq.com/enabled",
-        Err("ostrakon does not look at it; say it in nodeLabelExpression for nodes, and in \
-         pods.protectedAnnotations for pods"),
+        Err(
+            "ostrakon ignores it; use nodeLabelExpression for nodes, and pods.protectedAnnotations \
+         for pods",
+        ),
     ),
     (
         "node-lifecycle.datadoghq.com/drain-priority",
-        Err("who waits longest is drained first, and candidates of cluster-autoscaler before them"),
+        Err(
+            "cluster-autoscaler's scale-down candidates are drained first, then the node that has \
+         waited longest",
+        ),
     ),
     (
         "node-lifecycle.datadoghq.com/allowed-conditions",
-        Err("write a policy of its own for such nodes"),
+        Err("write a separate policy for these nodes"),
     ),
     (
         "node-lifecycle.datadoghq.com/drain-group",
@@ -293,23 +301,23 @@ const MARKS: &[(&str, Result<&str, &str>)] = &[
     ),
     (
         "node-lifecycle.datadoghq.com/eviction-api-url",
-        Err("pods are evicted by the Eviction API alone"),
+        Err("pods are only evicted with the Eviction API"),
     ),
     (
         "node-lifecycle.datadoghq.com/provision-new-node-before-drain",
-        Err("ostrakon asks nobody for new nodes"),
+        Err("ostrakon does not request new nodes"),
     ),
     (
         "node-lifecycle.datadoghq.com/pre-activity-",
-        Err("a drain waits for no activity of others before it begins"),
+        Err("a drain does not wait for other systems before it starts"),
     ),
-    ("node-lifecycle.datadoghq.com/", Err("ostrakon does not look at it")),
-    ("node-lifecyle.datadoghq.com/", Err("ostrakon does not look at it")),
-    ("node.datadoghq.com/replace", Err("ostrakon asks nobody for new nodes")),
-    ("draino/", Err("ostrakon does not look at it")),
+    ("node-lifecycle.datadoghq.com/", Err("ostrakon ignores it")),
+    ("node-lifecyle.datadoghq.com/", Err("ostrakon ignores it")),
+    ("node.datadoghq.com/replace", Err("ostrakon does not request new nodes")),
+    ("draino/", Err("ostrakon ignores it")),
 ];
 
-/// What becomes of an annotation or a label of draino; `None` if it is none of its.
+/// How an annotation or a label is converted; `None` if it is not draino's.
 pub(super) fn mark(key: &str) -> Option<Result<&'static str, &'static str>> {
     MARKS.iter().find(|(start, _)| key.starts_with(start)).map(|(_, fate)| *fate)
 }

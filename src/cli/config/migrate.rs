@@ -1,5 +1,5 @@
-//! A configuration file that does what draino does, with the origin of each setting, and a comment
-//! wherever the two differ.
+//! Converts draino's settings into a configuration file. Comments give the origin of each setting and
+//! say where ostrakon differs.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -14,16 +14,16 @@ use crate::drain::{
 };
 use crate::model::ConditionStatus;
 
-/// A file, and what is not in it.
+/// The result of a conversion.
 #[derive(Debug, Default)]
 pub(super) struct Migration {
-    /// The file. Empty if nothing can be made of what was given.
+    /// The configuration file. Empty if there is nothing to convert.
     pub(super) file: String,
-    /// Whatever was not converted.
+    /// What was not converted.
     pub(super) notes: Vec<Note>,
 }
 
-/// The file for these drainos, a policy for each.
+/// Converts each draino into a policy.
 pub(super) fn migrate(sources: &[Source], honoured: &[Note], not_honoured: &[Note]) -> Migration {
     let mut names = BTreeSet::new();
     let mut policies = Writer::default();
@@ -47,14 +47,14 @@ pub(super) fn migrate(sources: &[Source], honoured: &[Note], not_honoured: &[Not
         return Migration { file: String::new(), notes };
     }
     let mut file = Writer::default();
-    file.say(0, "Made of what draino was told. Each setting says where it came from.");
+    file.say(0, "Converted from draino's settings. Comments give the origin of each setting.");
     file.text.push_str(&head.text);
     file.line(0, "drainPolicies:");
     file.text.push_str(&policies.text);
     Migration { file: file.text, notes }
 }
 
-/// A name for a policy that no other has.
+/// A unique name for a policy.
 fn unused(wanted: &str, names: &mut BTreeSet<String>) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' };
     let wanted: String = wanted.chars().map(plain).take(55).collect();
@@ -68,17 +68,17 @@ fn unused(wanted: &str, names: &mut BTreeSet<String>) -> String {
     name
 }
 
-/// A kind of controllers, and its group unless it is any.
+/// A kind of controller, and its group unless any group matches.
 type Controller = (String, Option<String>);
 
-/// What becomes of one draino.
+/// The conversion of one draino.
 struct Conversion<'a> {
     given: &'a Given,
     notes: Vec<Note>,
 }
 
 impl Conversion<'_> {
-    /// Puts down what is not converted.
+    /// Records a setting that is not converted.
     fn lost(&mut self, what: impl Into<String>, word: &Word, why: impl Into<String>) {
         self.notes.push(Note::new(what, &word.origin, why));
     }
@@ -88,7 +88,7 @@ impl Conversion<'_> {
         let given = self.given;
         let rules = self.conditions();
         for (flag, words) in given.flags() {
-            // A flag that is switched off says nothing.
+            // A flag that is switched off needs no note.
             let on =
                 words.iter().filter(|word| flag.takes != Takes::Nothing || word.text != "false");
             if let Fate::Nothing(why) = flag.fate {
@@ -100,8 +100,8 @@ impl Conversion<'_> {
             }
         }
         if rules.is_empty() {
-            let why = "there are no conditions left, so it makes no policy; name at least one, such \
-                       as KernelDeadlock";
+            let why = "there is no condition, so there is no policy; name at least one, such as \
+                       KernelDeadlock";
             let what = if source.what.is_empty() { "the arguments" } else { &source.what };
             self.notes.push(Note::new(what, &source.origin, why));
             return String::new();
@@ -115,7 +115,7 @@ impl Conversion<'_> {
         file.say(
             2,
             &format!(
-                "What {} does for {}, and where ostrakon differs.",
+                "The settings of {} for {}, and where ostrakon differs.",
                 given.tree.name(),
                 format_conditions(&rules_only).replace(';', " or ")
             ),
@@ -124,10 +124,7 @@ impl Conversion<'_> {
             if let (Fate::Elsewhere(remedy), Some(word)) = (flag.fate, words.last()) {
                 file.say(
                     2,
-                    &format!(
-                        "Not a part of this file: --{} ({}); {remedy}.",
-                        flag.name, word.origin
-                    ),
+                    &format!("Not set in this file: --{} ({}); {remedy}.", flag.name, word.origin),
                 );
             }
         }
@@ -145,18 +142,18 @@ impl Conversion<'_> {
         let flagged = self.given.many("node-conditions").iter();
         let words: Vec<Word> = self.given.conditions.iter().chain(flagged).cloned().collect();
         for word in words {
-            // A list in one flag is a single type to draino, which no node has.
+            // Draino reads a list in one flag as a single type, which no node has.
             let parts: Vec<&str> = match word.text.split_once('=') {
                 None if word.text.contains(',') => word.text.split(',').map(str::trim).collect(),
                 _ => vec![word.text.as_str()],
             };
             if parts.len() > 1 {
-                let why = "draino takes it for one condition; it is taken for several here";
+                let why = "draino reads it as one condition; here it is read as several";
                 self.lost(&word.text, &word, why);
             }
             for part in parts {
                 let Some(rule) = self.condition(part, &word) else { continue };
-                // The lower age decides, as with draino.
+                // The lower age is used, as in draino.
                 let same = |(it, _): &&mut (ConditionRule, Word)| {
                     it.kind == rule.kind && it.status == rule.status
                 };
@@ -179,7 +176,7 @@ impl Conversion<'_> {
             && kind != "Ready"
             && let Ok(kind) = ConditionRule::kind(kind)
         {
-            let why = "draino ends with a panic for want of a minimum age; it is taken for 0s here";
+            let why = "it has no minimum age, so draino panics; here it is 0s";
             self.lost(text, word, why);
             return Some(ConditionRule::new(kind, ConditionStatus::True, Duration::ZERO));
         }
@@ -204,15 +201,15 @@ impl Conversion<'_> {
         let min_age = parse_duration(text("delay").unwrap_or("0s"));
         let (Ok(kind), Some(status), Some(min_age)) = (ConditionRule::kind(kind), status, min_age)
         else {
-            self.lost(what, word, "its type, conditionStatus or delay cannot be understood");
+            self.lost(what, word, "its type, conditionStatus or delay is invalid");
             return None;
         };
         let rest =
             details.keys().filter(|key| !["conditionStatus", "delay"].contains(&key.as_str()));
         let rest: Vec<_> = rest.map(String::as_str).collect();
         if !rest.is_empty() {
-            let why = "conditions have no such settings: drains go by who waits longest, spaced by \
-                       pace.spacing";
+            let why = "conditions have no such settings: the node that has waited longest is drained \
+                       first, and pace.spacing applies";
             self.lost(format!("{} of condition {kind}", rest.join(", ")), word, why);
         }
         Some(ConditionRule::new(kind, status, min_age))
@@ -226,8 +223,7 @@ impl Conversion<'_> {
             ([], Some(word)) => ("node-label-expr", Some(word), LabelExpr::parse(&word.text)),
             ([first, ..], other) => {
                 if let Some(word) = other {
-                    let why =
-                        "draino takes --node-label or this, not both; --node-label counts here";
+                    let why = "draino allows only one of --node-label and this; here --node-label is used";
                     self.lost("--node-label-expr", word, why);
                 }
                 let texts: Vec<_> = terms.iter().map(|word| &word.text).collect();
@@ -237,8 +233,8 @@ impl Conversion<'_> {
         file.blank();
         file.say(
             2,
-            "The same nodes. A node that is selected no more is uncordoned when its conditions are \
-             over, where draino forgets it.",
+            "The same nodes. A node that is no longer selected is uncordoned once its conditions \
+             clear; draino forgets it.",
         );
         match (expression, origin) {
             (Ok(expression), origin) => {
@@ -247,10 +243,8 @@ impl Conversion<'_> {
                 file.setting(2, &line, from.as_deref());
             }
             (Err(error), origin) => {
-                let why = format!(
-                    "{}. Until it is corrected, the policy is for no node",
-                    in_short(&error)
-                );
+                let why =
+                    format!("{}. Until it is fixed, the policy selects no node", in_short(&error));
                 if let Some(word) = origin {
                     self.lost(format!("--{name}={}", word.text), word, why);
                 }
@@ -264,8 +258,8 @@ impl Conversion<'_> {
         file.blank();
         file.say(
             2,
-            "The same pods. Beside safe-to-evict=false the other annotations of cluster-autoscaler are \
-             honoured too.",
+            "The same pods. In addition to safe-to-evict=false, cluster-autoscaler's other annotations \
+             are honoured.",
         );
         file.line(2, "pods:");
         let left = self.left_controllers();
@@ -325,7 +319,7 @@ impl Conversion<'_> {
         }
     }
 
-    /// Kinds of controllers, with their groups, whose pods are left; `None` if nothing is said.
+    /// Kinds of controllers, with their groups, whose pods stay; `None` if not set.
     fn left_controllers(&self) -> Option<(Vec<Controller>, Word)> {
         let words = self.given.many("do-not-evict-pod-controlled-by");
         let first = words.first()?.clone();
@@ -358,10 +352,9 @@ impl Conversion<'_> {
         file.blank();
         file.say(
             2,
-            "The buffer is two settings: notice lies between a node's cordon and its drain, which \
-             draino has at 11 s whatever its buffer, and spacing between two drains. The place of a \
-             drain that is cancelled is free again. Draino cordons any number of nodes; a cap such as \
-             25% is worth having.",
+            "Draino's buffer is two settings. notice is the time between a node's cordon and its \
+             drain, always 11s in draino. spacing is the time between two drains; a cancelled drain \
+             does not count. Draino cordons any number of nodes; consider a cap such as 25%.",
         );
         file.line(2, "pace:");
         let (notice, from) = self.duration("wait-before-draining", "11s");
@@ -381,7 +374,11 @@ impl Conversion<'_> {
             if limit(&word.text) {
                 caps.push((format!("- limit: {}", word.text), "max-simultaneous-cordon", word));
             } else {
-                wrong.push(("--max-simultaneous-cordon", word, "it is no number or percentage"));
+                wrong.push((
+                    "--max-simultaneous-cordon",
+                    word,
+                    "it is not a number or a percentage",
+                ));
             }
         }
         let name = "max-simultaneous-cordon-for-labels";
@@ -392,12 +389,11 @@ impl Conversion<'_> {
                     caps.push((line, name, word));
                 }
                 [number, _, _, ..] if limit(number) => {
-                    let why =
-                        "a cap counts by one label; label the nodes with what both say together";
+                    let why = "a cap groups nodes by one label; add a label that combines these";
                     wrong.push(("--max-simultaneous-cordon-for-labels", word, why));
                 }
                 _ => {
-                    let why = "it is not a number or percentage, and a label";
+                    let why = "it is not a number or a percentage, followed by a label";
                     wrong.push(("--max-simultaneous-cordon-for-labels", word, why));
                 }
             }
@@ -420,7 +416,8 @@ impl Conversion<'_> {
             let (least, from) = self.duration("min-eviction-timeout", "8m0s");
             file.say(
                 2,
-                "Each pod has its own grace, and the drain has the longest of them and the headroom.",
+                "Each pod keeps its own grace period. The drain has the longest of them plus the \
+                 headroom.",
             );
             let headroom = least.saturating_add(headroom);
             let from = match (from, headroom_from) {
@@ -433,14 +430,14 @@ impl Conversion<'_> {
             if let Some(word) = self.given.word("max-grace-period")
                 && grace < Duration::from_secs(1)
             {
-                self.lost("--max-grace-period", word, "it is less than a second; it is 1s here");
+                self.lost("--max-grace-period", word, "it is less than 1s; here it is 1s");
                 grace = Duration::from_secs(1);
             }
             file.say(
                 2,
-                "A pod that asks for less than the maximum keeps its own grace, and so does one that \
-                 asks for none, which draino gives the maximum. One that asks for more is cut short, \
-                 as by draino; leave maxGracePeriod out to give each pod its own.",
+                "A pod keeps a grace period that is shorter than the maximum or not set; draino gives \
+                 the latter the maximum. A longer one is cut short, as in draino. Leave maxGracePeriod \
+                 out to keep every pod's own grace period.",
             );
             let line = format!("maxGracePeriod: {}", format_duration(grace));
             file.setting(2, &line, grace_from.as_deref());
@@ -448,26 +445,26 @@ impl Conversion<'_> {
             file.setting(2, &line, headroom_from.as_deref());
             let deadline = grace.saturating_add(headroom).max(Duration::from_secs(1));
             let line = format!("deadline: {}", format_duration(deadline));
-            file.setting(2, &line, Some("the grace and the headroom"));
+            file.setting(2, &line, Some("maximum grace period plus headroom"));
         }
         file.blank();
         file.say(
             2,
-            "Draino drains though the condition is over or a person has uncordoned the node; ostrakon \
-             asks again before each step, and stops.",
+            "Draino drains even if the condition has cleared or a person has uncordoned the node. \
+             ostrakon checks before each step, and stops.",
         );
         file.line(2, "stopWhenClear: true");
         file.blank();
         self.retry(file);
         file.blank();
         if let Some(word) = self.given.word("skip-drain").filter(|word| word.text == "true") {
-            file.say(2, "No drain is claimed, where draino reports one.");
+            file.say(2, "ostrakon reports no drain; draino reports one that did not happen.");
             file.setting(2, "drain: false", Some(&format!("--skip-drain, {}", word.origin)));
         } else if let Some(word) = self.given.word("dry-run").filter(|word| word.text == "true") {
-            file.say(2, "A file cannot say --dry-run: nodes are cordoned, one at a time.");
+            file.say(2, "A file has no --dry-run: nodes are cordoned, one at a time.");
             file.setting(2, "drain: false", Some(&format!("--dry-run, {}", word.origin)));
         }
-        file.say(2, "As draino: what must stay is left, and the rest is evicted.");
+        file.say(2, "As in draino: pods that must stay are kept, the others are evicted.");
         file.line(2, "undrainable: DrainRest");
     }
 
@@ -479,17 +476,18 @@ impl Conversion<'_> {
             self.lost(
                 "--max-drain-attempts-before-fail",
                 word,
-                "it is no number from 1; it is 8 here",
+                "it is not a number of at least 1; here it is 8",
             );
         }
         if self.given.tree == Tree::DataDog {
-            file.say(2, "Pauses double up to the longest, where draino's are all the same.");
+            file.say(2, "The delay doubles up to the maximum; in draino it is constant.");
         } else {
             file.say(
                 2,
-                "Draino never tries a failed drain again unless the node is annotated with \
-                 draino/drain-retry=true. ostrakon tries again after growing pauses; the annotation \
-                 asks for one more try, not for endless ones. Write attempts: 1 for draino's way.",
+                "Draino only retries a failed drain if the node is annotated with \
+                 draino/drain-retry=true. ostrakon retries with a growing delay; the annotation \
+                 requests one more attempt, not endless ones. For draino's behaviour, write \
+                 attempts: 1.",
             );
         }
         file.line(2, "retry:");
@@ -501,7 +499,7 @@ impl Conversion<'_> {
         file.setting(3, &format!("attempts: {attempts}"), from.as_deref());
     }
 
-    /// The duration that a flag says, or draino's default, and where it came from.
+    /// The value of a duration flag, or draino's default, and where it came from.
     fn duration(&mut self, name: &str, default: &str) -> (Duration, Option<String>) {
         let default = parse_duration(default).unwrap_or_default();
         let Some(word) = self.given.word(name) else { return (default, None) };
@@ -509,7 +507,7 @@ impl Conversion<'_> {
             return (duration, Some(format!("--{name}, {}", word.origin)));
         }
         let why = format!(
-            "it is no duration; {DURATION_REMEDY}. The default of draino counts here, {}",
+            "it is not a duration; {DURATION_REMEDY}. Here it is draino's default, {}",
             format_duration(default)
         );
         self.lost(format!("--{name}={}", word.text), word, why);
@@ -520,17 +518,17 @@ impl Conversion<'_> {
 fn write_conditions(rules: &[(ConditionRule, Word)], file: &mut Writer) {
     file.say(
         2,
-        "The same conditions. Unlike draino, ostrakon acts when a minimum age passes though nobody \
-         writes to the node. It uncordons once a condition was good for clearAfter (draino: for \
-         its minimum age), asks that of all recorded conditions (draino: of one), and does it too \
-         where the type of a condition has vanished.",
+        "The same conditions. Unlike draino, ostrakon acts as soon as a minimum age has passed, even \
+         without an update of the node. It uncordons once all recorded conditions (draino: one) have \
+         been good for clearAfter (draino: the minimum age), and also if a condition has been removed \
+         from the node.",
     );
     let dead = |it: &ConditionRule| &*it.kind == "Ready" && it.status == ConditionStatus::Unknown;
     if rules.iter().any(|(rule, _)| dead(rule)) {
         file.say(
             2,
-            "A node whose Ready is Unknown is cordoned and not drained: no pod ends there. Taint \
-             eviction removes its pods.",
+            "A node whose Ready is Unknown is cordoned but not drained: its kubelet cannot stop pods. \
+             Taint eviction removes them.",
         );
     }
     file.line(2, "conditions:");
@@ -539,16 +537,16 @@ fn write_conditions(rules: &[(ConditionRule, Word)], file: &mut Writer) {
     }
 }
 
-/// A syntax error without the text, which stands beside it.
+/// A syntax error without the text that it quotes.
 fn in_short(error: &SyntaxError) -> String {
     format!("column {}: {}; {}", error.column, error.cause, error.remedy)
 }
 
-/// A text in quotes, as both JSON and YAML have it.
+/// A quoted string that is valid in both JSON and YAML.
 fn quoted(text: &str) -> String {
     let mut quoted = String::new();
     for c in serde_json::Value::from(text).to_string().chars() {
-        // YAML has no place for these as they are, JSON leaves them so.
+        // YAML requires an escape for these; JSON does not add one.
         if c.is_control()
             || matches!(c, '\u{2028}' | '\u{2029}' | '\u{feff}' | '\u{fffe}' | '\u{ffff}')
         {
@@ -560,21 +558,21 @@ fn quoted(text: &str) -> String {
     quoted
 }
 
-/// Lines of YAML, with comments that are wrapped.
+/// Writes YAML with wrapped comments.
 #[derive(Default)]
 struct Writer {
     text: String,
 }
 
 impl Writer {
-    /// Length of the longest line of a comment.
+    /// Maximum length of a line with a comment.
     const WIDTH: usize = 100;
 
     fn line(&mut self, depth: usize, text: &str) {
         let _ = writeln!(self.text, "{:indent$}{text}", "", indent = 2 * depth);
     }
 
-    /// A setting, and where it came from: `None` is draino's default.
+    /// A setting, and where it came from; `None` for draino's default.
     fn setting(&mut self, depth: usize, text: &str, origin: Option<&str>) {
         let origin = origin.unwrap_or("draino's default");
         let origin: String = origin.chars().map(|c| if shows(c) { c } else { ' ' }).collect();
@@ -606,7 +604,7 @@ impl Writer {
     }
 }
 
-/// Whether a comment can have it: nothing that ends a line, or that YAML has no place for.
+/// Whether a comment can contain it: it ends no line, and YAML allows it.
 fn shows(c: char) -> bool {
     !c.is_control() && !matches!(c, '\u{2028}' | '\u{2029}' | '\u{feff}' | '\u{fffe}' | '\u{ffff}')
 }

@@ -12,13 +12,13 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, anyhow};
 use clap::{Args, Subcommand, ValueEnum};
 
-use super::{Usage, complain};
+use super::{Usage, print_error};
 use crate::clock::system_time;
 use crate::config::{read, schema};
 use draino::{Source, Word};
 use migrate::{Migration, migrate};
 
-/// Check configuration files, and make one of what draino was told
+/// Check a configuration file, or convert draino's settings into one
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
     #[command(subcommand)]
@@ -27,31 +27,32 @@ pub(super) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Say what a configuration file means, and all that is wrong with it
+    /// Check a configuration file and summarize it
     ///
-    /// Prints a summary and warns of what is seldom meant, each with its line, the cause and what to
-    /// write instead. Exits with 1 if the file cannot be used.
+    /// Prints a summary of each policy, and every error and warning with its line, its cause and what
+    /// to write instead. A warning is about a setting that is valid but rarely intended. Exits with 1
+    /// if the file cannot be used.
     Check {
-        /// The file; - for standard input
+        /// Configuration file; - reads standard input
         #[arg(value_name = "FILE")]
         file: PathBuf,
 
-        /// Form of what is printed
+        /// Output format
         #[arg(long, short, value_enum, default_value_t)]
         output: Output,
 
-        /// Take warnings for errors
+        /// Treat warnings as errors
         #[arg(long)]
         strict: bool,
     },
     /// Print the JSON schema of configuration files
     Schema,
-    /// Print a configuration file that does what draino does
+    /// Convert draino's settings into a configuration file
     ///
     /// Reads draino's arguments, or files: manifests with its container (command, args and DRAINO_*
-    /// variables), or values of its Helm chart. The flags of planetlabs', getamis' and DataDog's draino
-    /// are known. The file says where each setting came from, and where the two differ. What has no
-    /// counterpart is a comment in it and a warning, and the exit code is 1. Examples:
+    /// variables), or values of its Helm chart. Knows the flags of planetlabs', getamis' and DataDog's
+    /// draino. Comments in the file say where each setting came from and where ostrakon differs. A
+    /// setting without a counterpart becomes a comment and a warning, and the exit code is 1. Examples:
     ///
     ///   ostrakon config from-draino -f deployment.yaml
     ///   kubectl -n kube-system get deployment draino -o yaml | ostrakon config from-draino -f -
@@ -59,7 +60,7 @@ enum Command {
     #[command(verbatim_doc_comment)]
     #[allow(clippy::doc_markdown, reason = "it is the help, too")]
     FromDraino {
-        /// Manifest or values of Helm; - for standard input; repeatable
+        /// Manifest or Helm values; - reads standard input; repeatable
         #[arg(long = "file", short, value_name = "FILE", conflicts_with = "arguments")]
         files: Vec<PathBuf>,
 
@@ -69,21 +70,21 @@ enum Command {
     },
 }
 
-/// A form of output.
+/// An output format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 enum Output {
-    /// Words for people.
+    /// Readable text.
     #[default]
     Text,
-    /// For programs.
+    /// JSON, for programs.
     Json,
 }
 
-/// Does what the subcommand says.
+/// Runs the subcommand.
 pub(super) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     match &arguments.command {
         Command::Check { file, output, strict } => check(file, *output, *strict),
-        Command::Schema => say(&format!("{:#}\n", schema())),
+        Command::Schema => print(&format!("{:#}\n", schema())),
         Command::FromDraino { files, arguments } if files.is_empty() => {
             let migration = of_arguments(arguments);
             if migration.file.is_empty() {
@@ -92,14 +93,14 @@ pub(super) fn run(arguments: &Arguments) -> anyhow::Result<()> {
                     notes.map(|note| format!("{}: {}", note.what, note.why)).collect();
                 return Err(Usage(notes.join("; also ")).into());
             }
-            printed(&migration)
+            print_migration(&migration)
         }
-        Command::FromDraino { files, .. } => printed(&of_files(files)?),
+        Command::FromDraino { files, .. } => print_migration(&of_files(files)?),
     }
 }
 
-/// Writes to standard output. Whoever stops reading has read enough.
-fn say(text: &str) -> anyhow::Result<()> {
+/// Writes to standard output. A reader that closes the pipe is no error.
+fn print(text: &str) -> anyhow::Result<()> {
     match std::io::stdout().write_all(text.as_bytes()) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
             Err(error).context("cannot write to standard output")
@@ -108,7 +109,7 @@ fn say(text: &str) -> anyhow::Result<()> {
     }
 }
 
-/// The bytes of a file, or of standard input. One that never ends is not read to its end.
+/// The bytes of a file or of standard input, up to a limit: the input may never end.
 fn bytes_of(path: &Path) -> anyhow::Result<Vec<u8>> {
     const MOST: u64 = 32 << 20;
     let mut bytes = Vec::new();
@@ -121,17 +122,17 @@ fn bytes_of(path: &Path) -> anyhow::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// What a file means. All that is wrong with it is the error, a line each.
+/// Prints what a file means. The error lists its problems, one per line.
 fn check(path: &Path, output: Output, strict: bool) -> anyhow::Result<()> {
     let name = path.display().to_string();
     let reading = read(&bytes_of(path)?);
     let now = system_time();
     match output {
         Output::Text => {
-            say(&check::report(&name, &reading, strict, now).map_err(|report| anyhow!(report))?)
+            print(&check::report(&name, &reading, strict, now).map_err(|report| anyhow!(report))?)
         }
         Output::Json => {
-            say(&format!("{:#}\n", check::json(&name, &reading, strict, now)))?;
+            print(&format!("{:#}\n", check::json(&name, &reading, strict, now)))?;
             if check::is_usable(&reading, strict) {
                 Ok(())
             } else {
@@ -141,7 +142,7 @@ fn check(path: &Path, output: Output, strict: bool) -> anyhow::Result<()> {
     }
 }
 
-/// The file that draino's arguments become.
+/// Converts draino's arguments.
 fn of_arguments(arguments: &[String]) -> Migration {
     let words = arguments.iter().enumerate().map(|(index, text)| Word {
         text: text.clone(),
@@ -152,7 +153,7 @@ fn of_arguments(arguments: &[String]) -> Migration {
     migrate(&[source], &[], &[])
 }
 
-/// The file that the drainos in these files become.
+/// Converts the drainos in these files.
 fn of_files(paths: &[PathBuf]) -> anyhow::Result<Migration> {
     let mut all = source::Found::default();
     let mut names = Vec::new();
@@ -170,26 +171,29 @@ fn of_files(paths: &[PathBuf]) -> anyhow::Result<Migration> {
     }
     if all.sources.is_empty() && all.not_honoured.is_empty() {
         return Err(anyhow!(
-            "{} has no container that runs draino, and no values of its chart; name the file with its \
-             Deployment or its values, or give its arguments after --",
+            "found neither a container that runs draino nor values of its chart in {}; pass the file \
+             with its Deployment or its Helm values, or its arguments after --",
             names.join(", ")
         ));
     }
     Ok(migrate(&all.sources, &all.honoured, &all.not_honoured))
 }
 
-/// Prints the file, and warns of what is not in it.
-fn printed(migration: &Migration) -> anyhow::Result<()> {
-    say(&migration.file)?;
+/// Prints the file, and a warning for each setting that was not converted.
+fn print_migration(migration: &Migration) -> anyhow::Result<()> {
+    print(&migration.file)?;
     for note in &migration.notes {
-        complain(&format!("warning: not converted: {} ({}): {}", note.what, note.origin, note.why));
+        print_error(&format!(
+            "warning: not converted: {} ({}): {}",
+            note.what, note.origin, note.why
+        ));
     }
     match (migration.notes.len(), migration.file.is_empty()) {
         (0, _) => Ok(()),
         (_, true) => Err(anyhow!("nothing could be converted; see the warnings")),
         (number, false) => {
-            let them = if number == 1 { "it is a comment" } else { "they are comments" };
-            Err(anyhow!("{} not converted; {them} in the file", check::count(number, "thing")))
+            let settings = check::count(number, "setting");
+            Err(anyhow!("{settings} not converted; see the comments in the file"))
         }
     }
 }

@@ -1,10 +1,10 @@
-//! Finds the drainos that manifests and values of Helm describe, with each word's line.
+//! Finds draino in manifests and Helm values, with the line of each argument.
 
 use super::draino::{Note, Source, Word, is_program};
 use super::flags::mark;
 use crate::config::yaml::{self, Node, Place, Value};
 
-/// Most bytes of a file: the objects of a large cluster.
+/// Maximum size of a file, in bytes. Enough for the objects of a large cluster.
 const MOST_BYTES: usize = 16 << 20;
 
 /// What was found in a file.
@@ -18,7 +18,7 @@ pub(super) struct Found {
     pub(super) not_honoured: Vec<Note>,
 }
 
-/// Reads a file. The error says all that is wrong with its form.
+/// Finds draino in a file. The error is about its syntax.
 pub(super) fn find(name: &str, bytes: &[u8]) -> Result<Found, String> {
     let text = yaml::text(bytes, MOST_BYTES).map_err(|fault| format!("{name}: {fault}"))?;
     let stream = yaml::read(text);
@@ -29,7 +29,7 @@ pub(super) fn find(name: &str, bytes: &[u8]) -> Result<Found, String> {
     for document in &stream.documents {
         finder.look(document, &Around::default());
     }
-    // A single container is meant, whatever it is called.
+    // If there is only one container, it is draino, whatever it is called.
     if finder.found.sources.is_empty() && finder.alone.len() == 1 {
         finder.found.sources.append(&mut finder.alone);
     }
@@ -131,7 +131,7 @@ impl Finder<'_> {
         if let Some(script) = script(&words) {
             let command = command(script);
             if command.is_empty() {
-                let why = "it runs a script in which draino is not found";
+                let why = "it runs a script that does not contain draino";
                 source.notes.push(Note::new("command", &script.origin, why));
             }
             words = command;
@@ -168,8 +168,7 @@ impl Finder<'_> {
         }
         if let Some(from) = node.get("envFrom") {
             let origin = self.origin(from.place);
-            let why = "the variables that it names are not in the file; DRAINO_* among them are \
-                       missing here";
+            let why = "its variables are not in the file; any DRAINO_* among them is missing here";
             source.notes.push(Note::new("envFrom", &origin, why));
         }
     }
@@ -181,7 +180,7 @@ impl Finder<'_> {
         let image = repository.or_else(|| values.get("image")).and_then(Node::text);
         let mut source = Source {
             name: around.name.clone(),
-            what: "values of Helm".to_owned(),
+            what: "Helm values".to_owned(),
             origin: self.origin(values.place),
             image: image.unwrap_or_default().to_owned(),
             ..Source::default()
@@ -215,7 +214,7 @@ impl Finder<'_> {
             Value::Text { text, .. } if entry.value.truth() == Some(false) => {
                 let origin = self.origin(entry.place);
                 let why = format!(
-                    "the chart writes {name} for {text}, which switches it on; it is on here too"
+                    "the chart turns {text} into {name}, which switches it on; here it is on too"
                 );
                 notes.push(Note::new(format!("{}: {text}", entry.key), &origin, why));
                 words.push(word(name));
@@ -404,8 +403,8 @@ mod tests {
     #[test]
     fn what_is_no_yaml_is_named_with_its_line() {
         for (text, words) in [
-            ("a:\n\tb: 1\n", "f.yaml: line 2: a tab"),
-            ("kind: Deployment\nmetadata:\n  name: {{ include \"x\" . }}\n", "template of Helm"),
+            ("a:\n\tb: 1\n", "f.yaml: line 2: YAML does not allow tabs"),
+            ("kind: Deployment\nmetadata:\n  name: {{ include \"x\" . }}\n", "Helm template"),
         ] {
             let error = find("f.yaml", text.as_bytes()).unwrap_err();
             assert!(error.contains(words), "{error}");

@@ -104,8 +104,8 @@ fn of_a_condition_that_is_given_twice_the_lower_age_counts() {
 fn what_is_no_policy_is_said_in_a_comment() {
     let migration = from_draino(&["--namespace=x", "--listen=:1", "A"]);
     let file = &migration.file;
-    assert!(file.contains("# Not a part of this file: --listen (argument 2); run with"), "{file}");
-    assert!(file.contains("# Not a part of this file: --namespace (argument 1); "), "{file}");
+    assert!(file.contains("# Not set in this file: --listen (argument 2); run with"), "{file}");
+    assert!(file.contains("# Not set in this file: --namespace (argument 1); "), "{file}");
     assert!(!file.contains("--master"), "{file}");
     assert!(file.lines().all(|line| line.len() <= 100 && line.trim_end() == line), "{file}");
     assert_eq!(lost(&migration), Vec::<&str>::new());
@@ -146,22 +146,26 @@ fn what_is_not_converted_is_a_comment_and_a_warning_and_the_rest_goes_on() {
     for (arguments, what, why) in [
         (&["Ready=Unknown", "A"][..], "condition \"Ready=Unknown\"", "column 14: the minimum age"),
         (&["Ready", "A"], "condition \"Ready\"", "every healthy node would be bad"),
-        (&["Ready=Unknown,garbage", "A"], "condition", "\"garbage\" is no duration"),
-        (&["A=True"], "A=True", "taken for 0s here"),
-        (&["--drain-buffer=10", "A"], "--drain-buffer=10", "it is no duration"),
-        (&["--max-grace-period=0s", "A"], "--max-grace-period", "less than a second"),
+        (&["Ready=Unknown,garbage", "A"], "condition", "\"garbage\" is not a duration"),
+        (&["A=True"], "A=True", "here it is 0s"),
+        (&["--drain-buffer=10", "A"], "--drain-buffer=10", "it is not a duration"),
+        (&["--max-grace-period=0s", "A"], "--max-grace-period", "less than 1s"),
         (&["--protected-pod-annotation==x", "A"], "--protected-pod-annotation", "key is missing"),
-        (&["--dry-run", "A"], "--dry-run", "this policy only cordons, and one node at a time"),
-        (&["--help", "A"], "--help", "it makes no policy"),
-        (&["--nonsense", "A"], "--nonsense", "no draino that is known has this flag"),
-        (&["--allow-force-delete", "A"], "--allow-force-delete of getamis' draino", "its grace"),
+        (&["--dry-run", "A"], "--dry-run", "this policy only cordons, one node at a time"),
+        (&["--help", "A"], "--help", "it does not configure anything"),
+        (&["--nonsense", "A"], "--nonsense", "no known draino has this flag"),
+        (
+            &["--allow-force-delete", "A"],
+            "--allow-force-delete of getamis' draino",
+            "the grace period",
+        ),
         (&["--max-notready-nodes=5", "A"], "--max-notready-nodes of DataDog's draino", "pace.caps"),
         (
             &["--node-label=a=b", "--node-label-expr='a' == 'b'", "A"],
             "--node-label-expr",
-            "not both",
+            "only one of",
         ),
-        (&["--node-conditions=A,B"], "A,B", "taken for several here"),
+        (&["--node-conditions=A,B"], "A,B", "here it is read as several"),
     ] {
         let migration = from_draino(arguments);
         let note = migration.notes.iter().find(|note| note.what.starts_with(what));
@@ -183,7 +187,7 @@ fn an_expression_that_cannot_be_converted_selects_no_node() {
     ] {
         let migration = from_draino(arguments);
         assert_eq!(migration.notes.len(), 1, "{arguments:?}: {:?}", migration.notes);
-        assert!(migration.notes[0].why.contains("for no node"), "{:?}", migration.notes);
+        assert!(migration.notes[0].why.contains("selects no node"), "{:?}", migration.notes);
         let policy = only(&migration);
         assert_eq!(policy.nodes.expression.always(&[]), Some(false), "{arguments:?}");
     }
@@ -251,7 +255,7 @@ fn without_a_condition_there_is_no_file() {
         let migration = from_draino(arguments);
         assert_eq!(migration.file, "", "{arguments:?}");
         let last = migration.notes.last().unwrap();
-        assert!(last.why.contains("there are no conditions left"), "{last:?}");
+        assert!(last.why.contains("there is no condition"), "{last:?}");
     }
 }
 
@@ -264,34 +268,34 @@ FILE can be used: 2 drain policies
 
 gpu
   nodes     example.com/pool is gpu, and !('example.com/keep' in metadata.labels)
-  bad       GpuFallenOffTheBus is True; never over by itself
-  bad       GpuThrottled is True for 10m0s; over once it was not for 30m0s; not trusted without a \
-heartbeat for 15m0s
-  cordon    at once, while at most 2 of all nodes and 1 of those with the same \
-topology.kubernetes.io/zone are out of use
-  drain     10s after the cordon, 1h0m0s after another drain began
+  bad       GpuFallenOffTheBus is True; never clears by itself
+  bad       GpuThrottled is True for 10m0s; clears after 30m0s; ignored after 15m0s without a \
+heartbeat
+  cordon    at once, while at most 2 of all nodes and 1 of the nodes with the same \
+topology.kubernetes.io/zone are unavailable
+  drain     10s after the cordon, and 1h0m0s after the previous drain started
   windows   1 window, opens 2026-01-01T21:00:00Z
-  pods      all go but those of a DaemonSet, of a StatefulSet, with an emptyDir, without a \
-controller, that cluster-autoscaler would leave
+  pods      all are evicted except those of a DaemonSet, of a StatefulSet, with an emptyDir, without a \
+controller, marked as not safe to evict for cluster-autoscaler
   deadline  2h0m0s, then the node stays cordoned
-  retry     8 tries, the first pause 10m0s, the longest 2h0m0s
+  retry     8 attempts, after 10m0s to 2h0m0s
 
 default
   nodes     all
-  bad       KernelDeadlock is True; over once it was not for 5m0s
-  bad       KubeletUnhealthy is True; over once it was not for 5m0s
-  cordon    at once, while at most 25% of all nodes are out of use
-  drain     10s after the cordon, 10m0s after another drain began
-  pods      all go but those of a DaemonSet, of a StatefulSet, with an emptyDir, without a \
-controller, that cluster-autoscaler would leave
-  deadline  the longest grace of the node's pods and 10m0s, at most 4h10m0s, then the node stays cordoned
-  retry     8 tries, the first pause 10m0s, the longest 2h0m0s
+  bad       KernelDeadlock is True; clears after 5m0s
+  bad       KubeletUnhealthy is True; clears after 5m0s
+  cordon    at once, while at most 25% of all nodes are unavailable
+  drain     10s after the cordon, and 10m0s after the previous drain started
+  pods      all are evicted except those of a DaemonSet, of a StatefulSet, with an emptyDir, without a \
+controller, marked as not safe to evict for cluster-autoscaler
+  deadline  the longest grace period of the node's pods plus 10m0s, at most 4h10m0s, then the node stays cordoned
+  retry     8 attempts, after 10m0s to 2h0m0s
 
-FILE:20:5: warning: policy \"gpu\", maxGracePeriod: pods that ask for more than 1h0m0s to end are cut \
-short; leave it out to give each its own
+FILE:20:5: warning: policy \"gpu\", maxGracePeriod: grace periods of more than 1h0m0s are cut \
+short; leave it out to give each pod its own grace period
 FILE:37:9: warning: policy \"default\", conditions[0]: KernelDeadlock is read from a log, and a \
-restart of node-problem-detector sets it to False; with clearAfter: never only a person brings the \
-node back
+restart of node-problem-detector sets it to False; set clearAfter: never, so that only a person \
+uncordons the node
 ";
     assert_eq!(summary, expected);
 }
@@ -322,7 +326,7 @@ fn a_program_reads_every_problem_with_its_place() {
     assert_eq!(problem["severity"], "error");
     assert_eq!((&problem["line"], &problem["column"]), (&1.into(), &61.into()));
     assert_eq!(problem["path"], "drainPolicies[0].headroom");
-    assert_eq!(problem["cause"], "\"x\" is no duration");
+    assert_eq!(problem["cause"], "\"x\" is not a duration");
     assert_eq!(json["problems"][0]["severity"], "warning");
     assert_eq!(json["policies"].as_array().unwrap().len(), 0, "what cannot be used means nothing");
     let reading = read(b"drainPolicies: [{name: p, conditions: [Cool]}]");

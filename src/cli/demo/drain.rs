@@ -121,14 +121,14 @@ impl Drain {
         let left = self.to_go.len() - self.gone.len();
         if left > 0 {
             let all = self.to_go.len();
-            failures.push(format!("{left} of {all} pods are left on {}", self.node));
+            failures.push(format!("{left} of {all} pods were not evicted from {}", self.node));
         } else if self.uncordoned.is_none() {
             failures.push(format!("{} was not uncordoned", self.node));
         }
         if let Some(spare) = self.least_spare.filter(|spare| *spare < 0) {
             let (namespace, name) = BUDGET;
             let short = -spare;
-            failures.push(format!("the budget {namespace}/{name} was short of {short} pods"));
+            failures.push(format!("the budget {namespace}/{name} was violated by {short} pods"));
         }
         failures
     }

@@ -1,7 +1,7 @@
-//! The end by a signal, which comes whatever the story is doing.
+//! Ends the demo on a signal, whatever it is doing.
 //!
-//! Signals are heard on a thread of their own. The story may be blocked, be it in a write to a reader
-//! who does not read; then no task of its runtime would ever hear them.
+//! A thread of its own waits for signals. The scenario may be blocked, for example in a write to a pipe
+//! that nobody reads; then no task of its runtime would notice a signal.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -21,12 +21,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::screen::AS_FOUND;
 
-/// The story has this long to end in order. A person who pressed ctrl-C waits no longer than a second.
+/// Time for an orderly end. Someone who pressed Ctrl-C waits no longer than a second.
 const LAST_WORDS: Duration = Duration::from_millis(700);
-/// A terminal has this long to be set right.
+/// Time to restore the terminal.
 const LAST_WRITE: Duration = Duration::from_millis(100);
 
-/// Hears signals. Clones share it.
+/// Listens for signals. Clones share the state.
 #[derive(Clone)]
 pub(super) struct Ending {
     shared: Arc<Shared>,
@@ -34,11 +34,11 @@ pub(super) struct Ending {
 
 struct Shared {
     asked: CancellationToken,
-    /// Files that must not be left behind.
+    /// Files to remove.
     files: Mutex<Vec<PathBuf>>,
-    /// Whether the terminal bears a live table.
+    /// Whether the terminal shows a live table.
     live: AtomicBool,
-    /// Whether the story has come out wrong.
+    /// Whether the check of the outcome has failed.
     failed: AtomicBool,
 }
 
@@ -54,7 +54,7 @@ impl Ending {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
-            .context("cannot listen for signals; check the limit of open files")?;
+            .context("cannot listen for signals; check the open file limit")?;
         let (mut interrupt, mut terminate) = {
             let _inside = runtime.enter();
             (
@@ -77,26 +77,26 @@ impl Ending {
         thread::Builder::new()
             .name("signals".to_owned())
             .spawn(hear)
-            .context("cannot start the thread for signals; check the limit of processes")?;
+            .context("cannot start the signal thread; check the process limit")?;
         Ok(Self { shared })
     }
 
-    /// Completes when the end was asked for.
+    /// Completes when a signal has arrived.
     pub(super) async fn asked(&self) {
         self.shared.asked.cancelled().await;
     }
 
-    /// This file must not be left behind.
+    /// Registers a file to remove at the end.
     pub(super) fn removes(&self, file: PathBuf) {
         self.shared.files.lock().push(file);
     }
 
-    /// The terminal bears a live table, or does not any more.
+    /// Sets whether the terminal shows a live table.
     pub(super) fn is_live(&self, live: bool) {
         self.shared.live.store(live, Ordering::Relaxed);
     }
 
-    /// The story has come out wrong, so that is what the exit code says.
+    /// Records that the check of the outcome failed, for the exit code.
     pub(super) fn has_failed(&self) {
         self.shared.failed.store(true, Ordering::Relaxed);
     }
@@ -107,11 +107,11 @@ impl Shared {
     #[allow(clippy::disallowed_methods, reason = "`main` may be blocked and never return")]
     fn end(&self) -> ! {
         for file in self.files.lock().iter() {
-            // It is gone if the story has ended by itself meanwhile.
+            // It is gone already if the scenario has ended by itself.
             let _ = fs::remove_file(file);
         }
         if self.live.load(Ordering::Relaxed) {
-            // Standard output may be held by a thread that is blocked in it, and so may the terminal.
+            // Another thread may be blocked while it holds standard output, or the terminal.
             let (done, written) = mpsc::channel();
             let _ = thread::Builder::new().spawn(move || {
                 let terminal = OpenOptions::new().write(true).open("/dev/tty");

@@ -1,17 +1,17 @@
-//! Faults as they are given on the command line: `refuse=503,chance=30%,verb=delete,resource=pods`.
+//! Parser of `--fault`: `refuse=503,chance=30%,verb=delete,resource=pods`.
 
 use crate::drain::{DURATION_REMEDY, parse_duration};
 use crate::sim::embedded::{Fault, Resource, Rule, Verb};
 
-/// The faults there are, for messages.
+/// All faults, for messages.
 const FAULTS: &str = "latency=DURATION, refuse=CODE, hang, cut or lose-answer";
-/// What may follow, for messages.
+/// All filters and options, for messages.
 const KEYS: &str = "chance, times, verb, resource, subresource, namespace, name or retry-after";
 
-/// Reads a fault and which requests it befalls.
+/// Parses a fault and the requests that it applies to.
 ///
 /// # Errors
-/// A text for people: what cannot be read, and what would be.
+/// A message with the cause and the remedy.
 pub(super) fn parse(text: &str) -> Result<Rule, String> {
     let mut parts = text.split(',').map(|part| match part.split_once('=') {
         Some((key, value)) => (key.trim(), Some(value.trim())),
@@ -21,7 +21,7 @@ pub(super) fn parse(text: &str) -> Result<Rule, String> {
     let mut rule = Rule::always(fault(name, value)?);
     for (key, value) in parts {
         let value = value.filter(|value| !value.is_empty());
-        let value = value.ok_or_else(|| format!("{key:?} has no value: write {key}=VALUE"))?;
+        let value = value.ok_or_else(|| format!("{key:?} has no value; write {key}=VALUE"))?;
         narrow(&mut rule, key, value)?;
     }
     Ok(rule)
@@ -31,36 +31,36 @@ fn fault(name: &str, value: Option<&str>) -> Result<Fault, String> {
     match (name, value) {
         ("latency", Some(text)) => parse_duration(text)
             .map(Fault::Latency)
-            .ok_or_else(|| format!("{text:?} is no latency: {DURATION_REMEDY}, or 200ms")),
+            .ok_or_else(|| format!("{text:?} is not a duration; {DURATION_REMEDY}, or 200ms")),
         ("refuse", Some(text)) => match text.parse() {
             Ok(code @ 400..=599) => Ok(Fault::Refuse { code, retry_after: None }),
-            _ => Err(format!("{text:?} is no status of a refusal: give 400 to 599, such as 503")),
+            _ => Err(format!("{text:?} is not an error status; write 400 to 599, such as 503")),
         },
         ("hang", None) => Ok(Fault::Hang),
         ("cut", None) => Ok(Fault::Cut),
         ("lose-answer", None) => Ok(Fault::LoseAnswer),
         ("latency" | "refuse" | "hang" | "cut" | "lose-answer", _) => {
             let trouble = if value.is_some() { "takes no value" } else { "needs a value" };
-            Err(format!("{name} {trouble}: give {FAULTS}"))
+            Err(format!("{name} {trouble}; write {FAULTS}"))
         }
-        _ => Err(format!("there is no fault {name:?}: give {FAULTS}")),
+        _ => Err(format!("unknown fault {name:?}; write {FAULTS}")),
     }
 }
 
-/// Has the rule befall fewer requests.
+/// Limits the rule to fewer requests.
 fn narrow(rule: &mut Rule, key: &str, value: &str) -> Result<(), String> {
     match key {
         "chance" => {
             let percent = value.strip_suffix('%').and_then(|number| number.parse::<f64>().ok());
             let percent = percent.filter(|percent| *percent > 0.0 && *percent <= 100.0);
-            let remedy = "give a part of all requests above 0% and up to 100%, such as 30%";
+            let remedy = "write more than 0% and at most 100%, such as 30%";
             rule.probability =
-                percent.ok_or_else(|| format!("{value:?} is no chance: {remedy}"))? / 100.0;
+                percent.ok_or_else(|| format!("{value:?} is not a percentage; {remedy}"))? / 100.0;
         }
         "times" => {
             let times = value.parse().ok().filter(|times| *times > 0);
-            let remedy = "give a whole number of requests, 1 or more";
-            rule.count = Some(times.ok_or_else(|| format!("{value:?} is no count: {remedy}"))?);
+            let remedy = "write a whole number of requests, 1 or more";
+            rule.count = Some(times.ok_or_else(|| format!("{value:?} is not a count; {remedy}"))?);
         }
         "verb" => rule.verb = Some(one_of("verb", value, Verb::ALL, Verb::name)?),
         "resource" => {
@@ -72,19 +72,19 @@ fn narrow(rule: &mut Rule, key: &str, value: &str) -> Result<(), String> {
         "name" => rule.name = Some(value.to_owned()),
         "retry-after" => {
             let Fault::Refuse { retry_after, .. } = &mut rule.fault else {
-                return Err("only refuse=CODE has a retry-after".to_owned());
+                return Err("retry-after requires refuse=CODE".to_owned());
             };
             let seconds = value.parse();
             *retry_after = Some(seconds.map_err(|_| {
-                format!("{value:?} is no retry-after: give a whole number of seconds")
+                format!("{value:?} is not a number; write a whole number of seconds")
             })?);
         }
-        _ => return Err(format!("requests have no {key:?}: give {KEYS}")),
+        _ => return Err(format!("unknown key {key:?}; write {KEYS}")),
     }
     Ok(())
 }
 
-/// That of `all` which is called `value`.
+/// The element of `all` with the name `value`.
 fn one_of<T: Copy>(
     what: &str,
     value: &str,
@@ -93,7 +93,7 @@ fn one_of<T: Copy>(
 ) -> Result<T, String> {
     all.clone().into_iter().find(|one| name(*one) == value).ok_or_else(|| {
         let known: Vec<_> = all.into_iter().map(&name).collect();
-        format!("there is no {what} {value:?}: give one of {}", known.join(", "))
+        format!("unknown {what} {value:?}; write one of {}", known.join(", "))
     })
 }
 
@@ -136,27 +136,24 @@ mod tests {
     #[test]
     fn what_cannot_be_read_is_told_with_what_can() {
         for (text, words) in [
-            ("flaky", "there is no fault \"flaky\": give latency=DURATION, refuse=CODE, hang"),
-            ("", "there is no fault \"\""),
+            ("flaky", "unknown fault \"flaky\"; write latency=DURATION, refuse=CODE, hang"),
+            ("", "unknown fault \"\""),
             ("latency", "latency needs a value"),
             ("hang=3s", "hang takes no value"),
-            ("latency=fast", "\"fast\" is no latency: write a duration as"),
-            ("refuse=200", "\"200\" is no status of a refusal: give 400 to 599"),
-            ("refuse=no", "give 400 to 599"),
-            ("cut,chance=0.3", "\"0.3\" is no chance: give a part of all requests"),
-            ("cut,chance=0%", "is no chance"),
-            ("cut,chance=101%", "is no chance"),
-            ("cut,chance=NaN%", "is no chance"),
-            ("cut,times=0", "\"0\" is no count"),
-            ("cut,verb=remove", "there is no verb \"remove\": give one of get, list, watch"),
-            (
-                "cut,resource=pod",
-                "there is no resource \"pod\": give one of namespaces, nodes, pods",
-            ),
-            ("cut,retry-after=3", "only refuse=CODE has a retry-after"),
-            ("refuse=429,retry-after=soon", "give a whole number of seconds"),
-            ("cut,verb", "\"verb\" has no value: write verb=VALUE"),
-            ("cut,colour=red", "requests have no \"colour\": give chance, times, verb"),
+            ("latency=fast", "\"fast\" is not a duration; write a duration as"),
+            ("refuse=200", "\"200\" is not an error status; write 400 to 599"),
+            ("refuse=no", "write 400 to 599"),
+            ("cut,chance=0.3", "\"0.3\" is not a percentage; write more than 0%"),
+            ("cut,chance=0%", "is not a percentage"),
+            ("cut,chance=101%", "is not a percentage"),
+            ("cut,chance=NaN%", "is not a percentage"),
+            ("cut,times=0", "\"0\" is not a count"),
+            ("cut,verb=remove", "unknown verb \"remove\"; write one of get, list, watch"),
+            ("cut,resource=pod", "unknown resource \"pod\"; write one of namespaces, nodes, pods"),
+            ("cut,retry-after=3", "retry-after requires refuse=CODE"),
+            ("refuse=429,retry-after=soon", "write a whole number of seconds"),
+            ("cut,verb", "\"verb\" has no value; write verb=VALUE"),
+            ("cut,colour=red", "unknown key \"colour\"; write chance, times, verb"),
         ] {
             let error = parse(text).expect_err(text);
             assert!(error.contains(words), "{text}: {error}");

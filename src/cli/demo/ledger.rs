@@ -286,7 +286,7 @@ impl Ledger {
                 }
                 format!("{:.1} s too early", (-late).as_secs_f64())
             }
-            Bears::Always => "and no taint of its node calls for that".to_owned(),
+            Bears::Always => "but tolerates all taints of its node".to_owned(),
         };
         let wrong = format!("{} on {} was deleted, {early}", pod.name, pod.node);
         self.wrong.push(wrong.clone());

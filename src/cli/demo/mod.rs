@@ -1,13 +1,13 @@
-//! `ostrakon demo`: the controller at work, for somebody who has no cluster.
+//! `ostrakon demo`: shows the controller at work without a cluster.
 //!
-//! - [`cast`], [`sizes`]: who is in the cluster, and how many;
-//! - [`stage`]: the cluster in the process and the unchanged controller on it;
-//! - [`fault`]: what goes wrong on the way between the two, if that is wanted;
-//! - [`story`]: what happens, and whether it came out as it must;
-//! - [`ledger`], [`reckon`], [`drain`]: what is seen from outside, and held against the rule;
-//! - [`tell`], [`screen`]: what is said, and where it goes;
-//! - [`serve`]: the cluster for `kubectl`;
-//! - [`ending`]: the end by a signal.
+//! - [`cast`], [`sizes`]: the nodes and pods of the cluster;
+//! - [`stage`]: the cluster in this process, and the unchanged controller running on it;
+//! - [`fault`]: injected faults between the two;
+//! - [`story`]: the script, and the check of its outcome;
+//! - [`ledger`], [`reckon`], [`drain`]: observe the cluster from outside and check it by the rules;
+//! - [`tell`], [`screen`]: the output;
+//! - [`serve`]: access for `kubectl`;
+//! - [`ending`]: handling of signals.
 
 mod cast;
 mod drain;
@@ -41,16 +41,17 @@ use crate::config::Compat;
 use crate::observe::{LogFormat, LogLevel, start_logs};
 use crate::sim::embedded::Rule;
 
-/// Show the controller at work on a cluster in this process, in half a minute
+/// Show the controller at work on an in-memory cluster, in half a minute
 ///
-/// Starts a cluster of hollow nodes in memory and runs the controller on it, unchanged: nodes are
-/// tainted, pods go at once or at their deadlines, a taint comes off in time, a node falls silent,
-/// the controller is restarted; a node reports a bad condition, is cordoned, drained within a
-/// disruption budget, and used again when it is well. Then it says what became of the pods, by the cluster's own history,
-/// and fails if one went that had to stay or one stayed that had to go.
+/// Starts a cluster of simulated nodes in memory and runs the unchanged controller on it. Nodes are
+/// tainted; pods are evicted at once or at their deadlines. One taint is removed in time, one node
+/// becomes unreachable, and the controller is restarted. Another node reports a bad condition: it is
+/// cordoned, drained within a disruption budget, and uncordoned when the condition clears. Finally the
+/// demo checks the cluster's history, and fails if a pod was evicted that had to stay, or stayed that
+/// had to be evicted.
 ///
-/// On a terminal a live table stands below the text; in a pipe there are plain lines, and with
-/// --json one object a line (docs/demo.md lists them). Nothing outside of this process is touched.
+/// On a terminal, a live table is shown below the text. Otherwise the output is plain lines, or with
+/// --json one object per line (docs/demo.md lists them). Nothing outside this process is touched.
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
     /// Number of nodes
@@ -61,51 +62,49 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "NUMBER", value_parser = sizes::pods)]
     pods: Option<usize>,
 
-    /// Keep the cluster after the story and let kubectl at it, at this address of the loopback
-    /// interface [default: a free port]
+    /// Keep the cluster running after the scenario and serve it to kubectl on this loopback address
+    /// [default: a free port]
     #[arg(
         long, value_name = "ADDR:PORT", num_args = 0..=1, default_missing_value = "127.0.0.1:0"
     )]
     serve: Option<SocketAddr>,
 
-    /// Leave the story out: the cluster is yours from the start. Needs --serve
+    /// Skip the scenario and only serve the cluster. Requires --serve
     #[arg(long, requires = "serve")]
     no_story: bool,
 
-    /// Rules by which pods are judged: our own, or those of kube-controller-manager. By the latter
-    /// countdowns begin anew with the restart, so the demo fails
+    /// Taint eviction rules: ostrakon's own, or those of kube-controller-manager. With the latter,
+    /// countdowns start again at the restart, so the demo fails
     #[arg(long, value_enum, default_value_t)]
     compat: Compat,
 
-    /// What befalls the controller's requests from the first taint on, or from the start with
-    /// --no-story; may be given many times.
-    /// latency=DURATION, refuse=CODE, hang, cut or lose-answer, and after a comma each, if they are
-    /// to befall some requests only: chance=PERCENT, times=NUMBER, verb, resource, subresource,
-    /// namespace, name. `--fault refuse=503,chance=30%,verb=delete,resource=pods`
+    /// Fault to inject into the controller's requests, from the first taint on (with --no-story, from
+    /// the start); repeatable. One of latency=DURATION, refuse=CODE, hang, cut or lose-answer. To limit
+    /// it to some requests, append, with commas: chance=PERCENT, times=NUMBER, verb, resource,
+    /// subresource, namespace, name. Example: `--fault refuse=503,chance=30%,verb=delete,resource=pods`
     #[arg(long = "fault", value_name = "FAULT", value_parser = fault::parse)]
     faults: Vec<Rule>,
 
-    /// Where the chances of faults come from
+    /// Seed of the random numbers for faults
     #[arg(long, value_name = "NUMBER", default_value_t = 0)]
     seed: u64,
 
-    /// Write one JSON object a line
+    /// Print one JSON object per line
     #[arg(long)]
     json: bool,
 
-    /// Level of the controller's logs, on standard error: error, warn, info, debug, trace, or
+    /// Log level of the controller, which logs to standard error: error, warn, info, debug or trace, or
     /// directives such as `info,ostrakon::evict=debug`
     #[arg(long, value_name = "LEVEL", default_value = "warn")]
     log_level: LogLevel,
 }
 
-/// Runs the demo. Returns when it is over or was stopped by a signal.
+/// Runs the demo until it ends or a signal stops it.
 pub(super) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let pods = sizes::fitting(arguments.nodes, arguments.pods, sizes::free_memory());
     let pods = pods.map_err(Usage)?;
     if let Some(address) = arguments.serve.filter(|address| !address.ip().is_loopback()) {
-        let text = "the demo has no passwords; give an address of this machine only, such as \
-                    127.0.0.1:6443";
+        let text = "the demo has no authentication; use a loopback address, such as 127.0.0.1:6443";
         return Err(Usage(format!("cannot serve on {address}: {text}")).into());
     }
     start_logs(LogFormat::Text, &arguments.log_level);
@@ -114,12 +113,12 @@ pub(super) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         .thread_name("io")
         .enable_all()
         .build()
-        .context("cannot start the I/O threads; check the limits of processes and memory")?;
+        .context("cannot start the I/O threads; check the process and memory limits")?;
     let outcome = runtime.block_on(until_over(arguments, pods, &ending));
-    // What is still running after a signal is not waited for.
+    // After a signal, do not wait for tasks that are still running.
     runtime.shutdown_timeout(Duration::from_millis(100));
     match outcome {
-        // Whoever read the output has seen enough.
+        // A reader that closes the pipe is no error.
         Err(error) if is_closed(&error) => Ok(()),
         outcome => outcome,
     }
@@ -130,7 +129,7 @@ fn is_closed(error: &anyhow::Error) -> bool {
     cause.is_some_and(|cause| cause.kind() == io::ErrorKind::BrokenPipe)
 }
 
-/// Runs the demo to its end, or until the end is asked for.
+/// Runs the demo until it ends or a signal arrives.
 async fn until_over(arguments: &Arguments, pods: usize, ending: &Ending) -> anyhow::Result<()> {
     let started = Clock::system().now();
     let address = arguments.serve.unwrap_or(FREE_PORT);
@@ -154,7 +153,7 @@ async fn until_over(arguments: &Arguments, pods: usize, ending: &Ending) -> anyh
     };
     let was_asked = played.is_none();
     let outcome = match played.unwrap_or(Ok(())) {
-        Ok(()) if !came_out => Err(anyhow!("the pods are not as they must be, see above")),
+        Ok(()) if !came_out => Err(anyhow!("the check of the outcome failed, see above")),
         played => played,
     };
     screen.close().or_else(|error| match error.kind() {
@@ -163,8 +162,8 @@ async fn until_over(arguments: &Arguments, pods: usize, ending: &Ending) -> anyh
     })?;
     ending.is_live(false);
     if was_asked {
-        // Nothing outside of this process is waiting for anything, so nothing is ended in order. Its
-        // parts go with the process: taken apart one by one they would complain of each other.
+        // No orderly shutdown: nothing outside this process depends on it, and parts that are stopped
+        // one by one would log errors about each other.
         std::mem::forget(stage);
         return outcome;
     }
@@ -174,8 +173,8 @@ async fn until_over(arguments: &Arguments, pods: usize, ending: &Ending) -> anyh
     }
 }
 
-/// Tells the story and, if that is wanted, goes on after it. `came_out`: whether the story came out
-/// as it must, as far as it was told.
+/// Plays the scenario and, with `--serve`, keeps running after it. `came_out`: whether the outcome is
+/// right so far.
 async fn play(
     arguments: &Arguments,
     stage: &mut Stage,
@@ -208,7 +207,7 @@ async fn play(
     }
     if let Some(kubeconfig) = &kubeconfig {
         story.say_text(&kubeconfig.at_the_end(&example, &metrics))?;
-        // Until a signal comes.
+        // Until a signal arrives.
         story.go_on().await?;
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! The cluster for `kubectl`: where its kubeconfig is, and what to type.
+//! Access for `kubectl`: a temporary kubeconfig, and commands to try.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -7,33 +7,33 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
-/// A kubeconfig file, which goes when this is dropped.
+/// A kubeconfig file that is removed when this is dropped.
 pub(super) struct Kubeconfig {
     path: PathBuf,
 }
 
 impl Kubeconfig {
-    /// Writes the file, for this user only, where temporary files are.
+    /// Writes the file to the temporary directory, readable by this user only.
     pub(super) fn write(content: &str) -> anyhow::Result<Self> {
         let name = format!("ostrakon-demo-{}.kubeconfig", std::process::id());
         let path = std::env::temp_dir().join(name);
-        let cannot = || format!("cannot write {}; set TMPDIR to another folder", path.display());
-        // Left behind by a process of the same number, which was killed.
+        let cannot = || format!("cannot write {}; set TMPDIR to another directory", path.display());
+        // A killed process with the same PID may have left one behind.
         let _ = fs::remove_file(&path);
         let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
         file.and_then(|mut file| file.write_all(content.as_bytes())).with_context(cannot)?;
         Ok(Self { path })
     }
 
-    /// Where it is.
+    /// Path of the file.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What to say before the story.
+    /// Instructions before the scenario.
     pub(super) fn at_the_start(&self) -> String {
         format!(
-            "Look at it from another terminal; changes are for after the story:\n\n\
+            "Watch it from another terminal. Please change nothing until the scenario has ended:\n\n\
              \x20 export KUBECONFIG={}\n\
              \x20 kubectl get nodes\n\
              \x20 kubectl get pods --all-namespaces --watch",
@@ -41,10 +41,10 @@ impl Kubeconfig {
         )
     }
 
-    /// What to say after it. `node`: one to try things on.
+    /// Instructions after the scenario. `node`: one to use in the examples.
     pub(super) fn at_the_end(&self, node: &str, metrics: &str) -> String {
         format!(
-            "\nThe cluster stays until ctrl-C, and it is yours:\n\n\
+            "\nThe cluster runs until Ctrl-C. Try it:\n\n\
              \x20 export KUBECONFIG={}\n\
              \x20 kubectl taint nodes {node} mine=:NoExecute\n\
              \x20 kubectl get events --all-namespaces | grep TaintManager\n\
@@ -58,7 +58,7 @@ impl Kubeconfig {
 
 impl Drop for Kubeconfig {
     fn drop(&mut self) {
-        // Nobody is left to tell of a failure.
+        // There is nowhere left to report a failure.
         let _ = fs::remove_file(&self.path);
     }
 }

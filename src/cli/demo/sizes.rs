@@ -1,49 +1,49 @@
-//! How large a cluster may be.
+//! Limits on the size of the demo's cluster.
 
 use super::cast::ON_STAGE;
 
-/// Fewer have no room for the story.
+/// The scenario needs this many.
 const FEWEST_NODES: usize = 5;
-/// A larger cluster takes minutes to start on a small machine, and this is to be over soon.
+/// A larger cluster takes minutes to start on a small machine; a demo should be short.
 const MOST_NODES: usize = 1_000;
-/// The same.
+/// For the same reason.
 const MOST_PODS: usize = 50_000;
-/// Fewer do not fill the stage.
+/// The nodes of the scenario need this many.
 const FEWEST_PODS: usize = 5 * ON_STAGE;
-/// A node takes 110 pods; some room is needed for those that move.
+/// A node accepts 110 pods; replacements of evicted pods need some room.
 const MOST_PODS_PER_NODE: usize = 100;
 /// Pods per node, unless their number is given.
 const PODS_PER_NODE: usize = 30;
-/// Memory that a pod takes in all caches and histories together: 23 KiB were measured.
+/// Memory per pod, in all caches and histories together; 23 KiB were measured.
 const BYTES_PER_POD: usize = 32 * 1024;
 
-/// Reads a number of nodes.
+/// Parses a number of nodes.
 pub(super) fn nodes(text: &str) -> Result<usize, String> {
     let number = number(text)?;
     if (FEWEST_NODES..=MOST_NODES).contains(&number) {
         return Ok(number);
     }
-    Err(format!("give {FEWEST_NODES} to {MOST_NODES} nodes"))
+    Err(format!("write {FEWEST_NODES} to {MOST_NODES} nodes"))
 }
 
-/// Reads a number of pods.
+/// Parses a number of pods.
 pub(super) fn pods(text: &str) -> Result<usize, String> {
     let number = number(text)?;
     if (FEWEST_PODS..=MOST_PODS).contains(&number) {
         return Ok(number);
     }
-    Err(format!("give {FEWEST_PODS} to {MOST_PODS} pods"))
+    Err(format!("write {FEWEST_PODS} to {MOST_PODS} pods"))
 }
 
 fn number(text: &str) -> Result<usize, String> {
     let digits = text.replace(['_', ','], "");
-    digits.parse().map_err(|_| "give a whole number, such as 6000".to_owned())
+    digits.parse().map_err(|_| "write a whole number, such as 6000".to_owned())
 }
 
-/// How many pods the cluster has. `memory`: how many bytes are free, if that is known.
+/// The number of pods in the cluster. `memory`: free bytes, if known.
 ///
 /// # Errors
-/// They do not fit. The text says what would.
+/// They do not fit. The message says how many do.
 pub(super) fn fitting(
     nodes: usize,
     pods: Option<usize>,
@@ -53,16 +53,15 @@ pub(super) fn fitting(
     let most = nodes * MOST_PODS_PER_NODE;
     if wanted > most {
         return Err(format!(
-            "{wanted} pods do not fit on {nodes} nodes: give --pods {most} at the most, or --nodes \
-             {} at the least",
+            "{wanted} pods do not fit on {nodes} nodes; use at most --pods {most} or at least \
+             --nodes {}",
             wanted.div_ceil(MOST_PODS_PER_NODE)
         ));
     }
     let free = memory.unwrap_or(usize::MAX);
     if wanted.saturating_mul(BYTES_PER_POD) > free {
         return Err(format!(
-            "{wanted} pods need about {} MiB of memory and {} MiB are free: give --pods {} at the \
-             most",
+            "{wanted} pods need about {} MiB of memory, but {} MiB are free; use at most --pods {}",
             (wanted * BYTES_PER_POD) >> 20,
             free >> 20,
             free / BYTES_PER_POD
@@ -71,8 +70,7 @@ pub(super) fn fitting(
     Ok(wanted)
 }
 
-/// Bytes of memory that are free on this machine and in this container; `None` where that cannot be
-/// found out.
+/// Free memory of this machine and this container, in bytes; `None` if unknown.
 pub(super) fn free_memory() -> Option<usize> {
     let read = |path: &str| std::fs::read_to_string(path).ok();
     let machine = || {
@@ -81,7 +79,7 @@ pub(super) fn free_memory() -> Option<usize> {
         let kib: usize = line.trim().strip_suffix(" kB")?.parse().ok()?;
         Some(kib * 1024)
     };
-    // Most of what a container uses is files, which make room.
+    // Most memory used by a container is page cache, which can be reclaimed.
     let container = || read("/sys/fs/cgroup/memory.max")?.trim().parse().ok();
     [machine(), container()].into_iter().flatten().min()
 }
@@ -105,6 +103,6 @@ mod tests {
         assert_eq!(fitting(10, Some(1000), Some(1 << 30)), Ok(1000));
         assert!(fitting(10, Some(1001), None).unwrap_err().contains("--nodes 11"));
         let refusal = fitting(200, None, Some(100 << 20)).unwrap_err();
-        assert!(refusal.contains("--pods 3200 at the most"), "{refusal}");
+        assert!(refusal.contains("at most --pods 3200"), "{refusal}");
     }
 }

@@ -105,7 +105,7 @@ impl Stage {
         let cluster = Embedded::new(clock.clone(), options);
         // The port first: a used one is to be told of at once.
         let served = cluster.serve(at).await.with_context(|| {
-            format!("cannot serve on {at}; name a free port with --serve, or 0 for any")
+            format!("cannot serve on {at}; choose a free port with --serve, or 0 for any")
         })?;
         let changes = cluster.store().follow();
         let cast = Cast::enter(cluster.store(), nodes, pods)?;
@@ -232,7 +232,7 @@ impl Stage {
             "type": CONDITION,
             "status": if bad { "True" } else { "False" },
             "reason": if bad { "DeadlockFound" } else { "KernelHasNoDeadlock" },
-            "message": "as the demo has it",
+            "message": "set by the demo",
             "lastHeartbeatTime": now,
             "lastTransitionTime": now,
         });
@@ -307,7 +307,7 @@ impl Stage {
         let _ = timeout(STOP_LIMIT, self.controllers.stop()).await;
         let _ = timeout(STOP_LIMIT, self.served.stop()).await;
         match stopped {
-            Ok(outcome) => outcome.context("the controller failed at its end"),
+            Ok(outcome) => outcome.context("the controller failed while stopping"),
             Err(_) => bail!("the controller did not stop within {STOP_LIMIT:?}"),
         }
     }
@@ -346,7 +346,7 @@ async fn start(client: &Client, listen: SocketAddr, compat: Compat) -> anyhow::R
         }
     };
     if timeout(READY_LIMIT, ready).await.is_err() {
-        bail!("the controller did not know the cluster within {READY_LIMIT:?}");
+        bail!("the controller did not become ready within {READY_LIMIT:?}");
     }
     Ok(running)
 }

@@ -1,4 +1,4 @@
-//! The story, and whether it came out as it must.
+//! The scenario of the demo, and the check of its outcome.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -14,84 +14,83 @@ use super::screen::Screen;
 use super::stage::Stage;
 use super::tell::{Line, Row, Summary, rounded};
 
-/// How often what is new is told and the table drawn.
+/// Interval at which observations are printed and the table is drawn.
 const TICK: Duration = Duration::from_millis(100);
-/// States told to machines are so far apart, in ticks.
+/// Interval between `state` lines of the JSON output, in ticks.
 const STATE_EVERY: u32 = 10;
-/// Evictions are gathered until none was added for a tick, but not for more ticks than this.
+/// Evictions are collected into one line until a tick adds none, but for at most this many ticks.
 const GATHER: u32 = 10;
 
-/// When things happen, in seconds of the story.
+/// When the steps happen, in seconds from the start of the scenario.
 const SILENCE: f64 = 1.0;
 const NAMESAKE: f64 = 6.0;
 const REPAIR: f64 = 8.0;
 const RESTART: f64 = 11.0;
-/// After the deadline of the pod that is no more.
+/// After the deadline of the pod that was deleted.
 const OLD_DEADLINE: f64 = 15.6;
 const COMEBACK: f64 = 17.0;
-/// After the last of the taints' story.
+/// After the taint part of the scenario.
 const SICK: f64 = 21.0;
-/// The repair comes too late if the second countdown, of 10 s, is about to end.
+/// Removing the taint later than this is too late: the second countdown, of 10 s, is about to end.
 const LATEST_REPAIR: f64 = 9.5;
-/// Later than this nobody goes: a countdown that began anew with the restart would be over then.
+/// Maximum lateness. A countdown that started again at the restart would be this late.
 const TOO_LATE: Duration = Duration::from_secs(10);
-/// So long after its time something is waited for: a busy machine is no failure.
+/// How long to wait for something that is due: a busy machine is not a failure.
 const PATIENCE: f64 = 20.0;
-/// The same for the drain: its budget lets pods go one by one.
+/// The same for the drain, whose budget allows one eviction at a time.
 const DRAIN_PATIENCE: f64 = 60.0;
 
-/// The story while it is told.
+/// The running scenario.
 pub(super) struct Story<'a> {
     stage: &'a mut Stage,
     screen: &'a mut Screen,
     began: Timestamp,
-    /// Evictions that are still to be told to people.
+    /// Evictions that are not printed yet.
     gathered: Vec<Eviction>,
     gathered_for: u32,
     ticks: u32,
 }
 
 impl<'a> Story<'a> {
-    /// The story begins now.
+    /// Starts the scenario.
     pub(super) fn begin(stage: &'a mut Stage, screen: &'a mut Screen) -> Self {
         stage.ledger().begin();
         let began = stage.now();
         Self { stage, screen, began, gathered: Vec::new(), gathered_for: 0, ticks: 0 }
     }
 
-    /// Tells it to its end, and says what became of it.
+    /// Plays the scenario to its end and returns its outcome.
     pub(super) async fn tell(&mut self) -> anyhow::Result<Summary> {
         let [first, spared, last, silent, sick] = self.stage.cast.stage().map(str::to_owned);
-        let text = "Three nodes get the taint maintenance:NoExecute.";
+        let text = "Adding the taint maintenance:NoExecute to three nodes.";
         self.step("taint", &[&first, &spared, &last], text)?;
         for node in [&first, &spared, &last] {
             self.stage.taint(node)?;
         }
 
         self.until(SILENCE).await?;
-        let text = format!("{silent} falls silent: its kubelet renews its lease no more.");
+        let text = format!("Stopping the kubelet of {silent}: it no longer renews its lease.");
         self.step("silence", &[&silent], &text)?;
         self.stage.silence(&silent, true).await?;
 
         self.until(NAMESAKE).await?;
         let text = format!(
-            "shop/db-0 on {first}, in the middle of its countdown, is deleted by somebody else.\n\
-             Its StatefulSet makes a new pod of the same name; the old deadline is none of its."
+            "Deleting shop/db-0 on {first} during its countdown.\n\
+             Its StatefulSet creates a new pod with the same name; the old deadline must not apply."
         );
         self.step("namesake", &[&first], &text)?;
         self.stage.delete_namesake()?;
 
         self.until(REPAIR).await?;
-        let text = format!("{spared} is repaired: the taint comes off with seconds to spare.");
+        let text = format!("Removing the taint from {spared} while countdowns are running.");
         self.step("untaint", &[&spared], &text)?;
         self.stage.untaint(&spared)?;
         if self.seconds() > LATEST_REPAIR {
-            bail!("this machine is too busy to tell the story in time; try a smaller --pods");
+            bail!("this machine is too busy for the demo's timing; try a smaller --pods");
         }
 
         self.until(RESTART).await?;
-        let text =
-            "The controller is stopped and started anew. No countdown may begin anew with it.";
+        let text = "Restarting the controller. No countdown may start again.";
         self.step("restart", &[], text)?;
         let stopped = self.seconds();
         self.stage.restart().await?;
@@ -101,14 +100,14 @@ impl<'a> Story<'a> {
 
         self.until(OLD_DEADLINE).await?;
         if let Some(node) = self.stage.namesakes_node() {
-            let text = format!("shop/db-0 was due at 15 s; the new one, on {node}, is left alone");
+            let text = format!("the old shop/db-0 was due at 15 s; the new one, on {node}, stays");
             self.screen.say_text(Some(self.seconds()), &text)?;
         }
 
         self.until(COMEBACK).await?;
         self.until_evicted_from(&silent).await?;
         let text = format!(
-            "{silent} is heard again. Pods that were given up may stop now, the others stay."
+            "Starting the kubelet of {silent} again. Evicted pods terminate, the others stay."
         );
         self.step("comeback", &[&silent], &text)?;
         self.stage.silence(&silent, false).await?;
@@ -119,11 +118,11 @@ impl<'a> Story<'a> {
         self.finish()
     }
 
-    /// A node reports a bad condition, is drained, and gets well again.
+    /// A node reports a bad condition, is drained, and recovers.
     async fn drain(&mut self, sick: &str) -> anyhow::Result<()> {
         let text = format!(
-            "{sick} reports KernelDeadlock=True. It has to be cordoned at once, and drained 2 s \
-             later;\nthe budget shop/cart lets one of its pods be missing at a time."
+            "Setting KernelDeadlock=True on {sick}. It must be cordoned at once and drained 2 s \
+             later.\nThe budget shop/cart allows one of its pods to be unavailable at a time."
         );
         self.step("sick", &[sick], &text)?;
         let reported = self.stage.now();
@@ -140,7 +139,7 @@ impl<'a> Story<'a> {
             let line = Line::Drained { seconds, node, evicted, after: since(at) };
             self.screen.say(Some(seconds), &line)?;
         }
-        let text = format!("{sick} is well again. It is used again once that has lasted 3 s.");
+        let text = format!("Clearing the condition. {sick} must be uncordoned 3 s later.");
         self.step("well", &[sick], &text)?;
         self.stage.report(false)?;
         if let Some(at) = self.until_seen(|drain| drain.uncordoned).await? {
@@ -150,7 +149,7 @@ impl<'a> Story<'a> {
         Ok(())
     }
 
-    /// Until that was seen of the drain, and when it was, or until patience is over.
+    /// Waits until the drain has got this far, and returns when; `None` if it takes too long.
     async fn until_seen(
         &mut self,
         what: impl Fn(&Drain) -> Option<Timestamp>,
@@ -165,17 +164,17 @@ impl<'a> Story<'a> {
         }
     }
 
-    /// Says something about the whole of it.
+    /// Prints a line without a time.
     pub(super) fn say(&mut self, line: &Line) -> anyhow::Result<()> {
         Ok(self.screen.say(None, line)?)
     }
 
-    /// Says something to people only.
+    /// Prints a line that is not part of the JSON output.
     pub(super) fn say_text(&mut self, text: &str) -> anyhow::Result<()> {
         Ok(self.screen.say_text(None, text)?)
     }
 
-    /// Goes on telling what happens until the future is dropped or the controller fails.
+    /// Keeps printing observations until the future is dropped or the controller fails.
     pub(super) async fn go_on(&mut self) -> anyhow::Result<()> {
         self.stage.ledger().end();
         loop {
@@ -187,7 +186,7 @@ impl<'a> Story<'a> {
         self.at(self.stage.now())
     }
 
-    /// That moment, in seconds of the story.
+    /// A time in seconds from the start of the scenario.
     fn at(&self, moment: Timestamp) -> f64 {
         rounded(moment.duration_since(self.began).as_secs_f64())
     }
@@ -200,7 +199,7 @@ impl<'a> Story<'a> {
         Ok(self.screen.say(Some(seconds), &line)?)
     }
 
-    /// Tells what happens until that second.
+    /// Prints observations until that second.
     async fn until(&mut self, second: f64) -> anyhow::Result<()> {
         loop {
             self.tick()?;
@@ -216,7 +215,7 @@ impl<'a> Story<'a> {
         }
     }
 
-    /// Tells what happens until it is so, or patience is over.
+    /// Prints observations until the predicate holds, or it takes too long.
     async fn until_it_is(
         &mut self,
         is_so: impl Fn(&Ledger, Timestamp) -> bool,
@@ -231,7 +230,7 @@ impl<'a> Story<'a> {
         }
     }
 
-    /// Until the pods of the silent node that bear an outage only shortly were given up.
+    /// Waits until the pods of the silent node that tolerate only a short outage are evicted.
     async fn until_evicted_from(&mut self, node: &str) -> anyhow::Result<()> {
         let soon = jiff::SignedDuration::from_secs(SESSION_SECONDS);
         self.until_it_is(|ledger, now| {
@@ -242,7 +241,7 @@ impl<'a> Story<'a> {
         .await
     }
 
-    /// Until the node that came back has no taint and nothing is overdue.
+    /// Waits until the recovered node has no taint and nothing is overdue.
     async fn until_quiet(&mut self, node: &str) -> anyhow::Result<()> {
         self.until_it_is(|ledger, now| {
             ledger.row(node).taints.is_empty() && ledger.overdue(now).next().is_none()
@@ -332,7 +331,7 @@ impl<'a> Story<'a> {
         }
     }
 
-    /// Holds what happened against what had to.
+    /// Compares what happened with what had to happen.
     fn finish(&mut self) -> anyhow::Result<Summary> {
         self.tell_evictions()?;
         let seconds = self.seconds();
@@ -341,11 +340,11 @@ impl<'a> Story<'a> {
         let (cast, ledger, drain) = self.stage.seen();
         let mut failures = ledger.wrong().to_vec();
         let overdue = ledger.overdue(now);
-        failures.extend(overdue.map(|pod| format!("{pod} had to go and is still there")));
+        failures.extend(overdue.map(|pod| format!("{pod} is overdue and was not evicted")));
         failures.extend(differences(&cast.to_go, ledger.evicted()));
         failures.extend(drain.failures());
         if namesakes_node.is_none() {
-            failures.push("shop/db-0 is not there again, or is to go again".to_owned());
+            failures.push("the new shop/db-0 does not exist, or is due for eviction".to_owned());
         }
         let in_order: Vec<_> = ledger.evicted().iter().map(|(_, late)| *late).collect();
         let mut sorted = in_order.clone();
@@ -366,26 +365,26 @@ impl<'a> Story<'a> {
     }
 }
 
-/// Where the evicted pods are not those that the story sends away, or went far too late.
+/// Differences between the evicted pods and those that had to be evicted, and late evictions.
 fn differences(to_go: &BTreeSet<String>, evicted: &[(String, Duration)]) -> Vec<String> {
     let went: BTreeSet<_> = evicted.iter().map(|(uid, _)| uid.clone()).collect();
     let missing = to_go.difference(&went).count();
     let extra = went.difference(to_go).count();
     let mut failures = Vec::new();
     if missing > 0 {
-        failures.push(format!("{missing} of {} pods that have to go did not", to_go.len()));
+        failures.push(format!("{missing} of {} expected evictions did not happen", to_go.len()));
     }
     if extra > 0 {
-        failures.push(format!("{extra} pods were evicted that the story does not send away"));
+        failures.push(format!("{extra} pods were evicted unexpectedly"));
     }
     let late = evicted.iter().filter(|(_, late)| *late > TOO_LATE).count();
     if late > 0 {
-        failures.push(format!("{late} of the pods went more than {TOO_LATE:?} late"));
+        failures.push(format!("{late} evictions were more than {TOO_LATE:?} late"));
     }
     failures
 }
 
-/// The value that so many per cent of the sorted values do not exceed.
+/// The value that this percentage of the sorted values does not exceed.
 fn percentile(sorted: &[Duration], percent: usize) -> Duration {
     let rank = (sorted.len() * percent).div_ceil(100).max(1);
     sorted.get(rank - 1).copied().unwrap_or_default()
@@ -420,6 +419,6 @@ mod tests {
         assert_eq!(differences(&to_go, &evicted(&["a", "c"])).len(), 2);
         let mut late = evicted(&["b", "a"]);
         late[0].1 = Duration::from_secs(11);
-        assert_eq!(differences(&to_go, &late), ["1 of the pods went more than 10s late"]);
+        assert_eq!(differences(&to_go, &late), ["1 evictions were more than 10s late"]);
     }
 }

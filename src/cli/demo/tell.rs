@@ -1,4 +1,4 @@
-//! What the demo says, to people and to machines.
+//! The demo's output, as text and as JSON.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -8,18 +8,17 @@ use serde::Serialize;
 
 use super::ledger::Eviction;
 
-/// One thing to say. As JSON each is an object on one line, of which `event` names the kind;
-/// `docs/demo.md` lists them.
+/// One line of output. As JSON it is an object whose `event` names the kind; `docs/demo.md` lists them.
 #[derive(Clone, Debug, Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub(super) enum Line {
-    /// The cluster is being made.
+    /// The cluster is starting.
     Starting { nodes: usize, pods: usize, faults: usize },
-    /// The cluster is there and the controller knows it.
+    /// The cluster is running and the controller has synced.
     Ready { took_seconds: f64, server: String },
-    /// The story does something.
+    /// A step of the scenario.
     Step { seconds: f64, step: &'static str, nodes: Vec<String>, text: String },
-    /// The controller is at work again.
+    /// The controller has restarted and synced.
     Restarted { seconds: f64, away_seconds: f64 },
     /// A node got a NoExecute taint.
     Tainted {
@@ -30,9 +29,9 @@ pub(super) enum Line {
         counting: BTreeMap<i64, usize>,
         staying: usize,
     },
-    /// A node lost one.
+    /// A NoExecute taint was removed from a node.
     Untainted { seconds: f64, node: String, taint: String, cancelled: usize },
-    /// A pod that had to go was deleted.
+    /// A pod that was due for eviction was deleted.
     Evicted {
         seconds: f64,
         pod: String,
@@ -42,14 +41,14 @@ pub(super) enum Line {
         tolerated_seconds: Option<i64>,
         late_ms: f64,
     },
-    /// The sick node takes no pods any more.
+    /// The bad node was cordoned.
     Cordoned {
         seconds: f64,
         node: String,
         #[serde(rename = "after_seconds")]
         after: f64,
     },
-    /// All its pods are gone that had to go.
+    /// All pods that the drain had to evict are gone.
     Drained {
         seconds: f64,
         node: String,
@@ -57,11 +56,11 @@ pub(super) enum Line {
         #[serde(rename = "after_seconds")]
         after: f64,
     },
-    /// It takes pods again.
+    /// The node was uncordoned.
     Uncordoned { seconds: f64, node: String },
     /// A pod was deleted that had to stay.
     Wrong { seconds: f64, text: String },
-    /// How things stand; once a second.
+    /// The current state, once a second.
     State {
         seconds: f64,
         nodes: Vec<Row>,
@@ -70,9 +69,9 @@ pub(super) enum Line {
         evicted: usize,
         cancelled: usize,
     },
-    /// What became of it all.
+    /// The outcome.
     Summary(Summary),
-    /// The cluster stays, and this is how to get at it.
+    /// The cluster is being served.
     Serving { server: String, kubeconfig: String, metrics: String },
 }
 
@@ -92,21 +91,21 @@ pub(super) struct Row {
 pub(super) struct Summary {
     pub(super) seconds: f64,
     pub(super) evicted: usize,
-    /// Pods that were evicted from the sick node.
+    /// Pods evicted from the drained node.
     pub(super) drained: usize,
-    /// Pods of the first cast that are still there.
+    /// Pods that existed at the start and still do.
     pub(super) kept: usize,
     pub(super) cancelled: usize,
     pub(super) first_ms: f64,
     pub(super) median_ms: f64,
     pub(super) p99_ms: f64,
     pub(super) ok: bool,
-    /// What was not as it must be; empty if all was.
+    /// What failed; empty if nothing did.
     pub(super) failures: Vec<String>,
 }
 
 impl Line {
-    /// Evictions as lines for people: those for the same reason in one.
+    /// Evictions as text: one line for all with the same reason.
     pub(super) fn evictions(evictions: &[Eviction]) -> Vec<String> {
         let mut groups: BTreeMap<_, Vec<&Eviction>> = BTreeMap::new();
         for eviction in evictions {
@@ -118,8 +117,10 @@ impl Line {
             let (least, most) = (lateness.clone().min(), lateness.max());
             let (least, most) = (least.unwrap_or_default(), most.unwrap_or_default());
             let (why, after) = match seconds {
-                None => (format!("that do not tolerate {}", short(key)), "the taint"),
-                Some(seconds) => (format!("whose {seconds} s are over"), "the deadline"),
+                None => (format!("not tolerating {}", short(key)), "the taint"),
+                Some(seconds) => {
+                    (format!("tolerating {} for {seconds} s", short(key)), "the deadline")
+                }
             };
             let (least, most) = (millis(least), millis(most));
             let range = if least == most { most } else { format!("{least} to {most}") };
@@ -128,14 +129,14 @@ impl Line {
         groups.into_iter().map(line).collect()
     }
 
-    /// The line for people; `None` if it is for machines only.
+    /// The line as text; `None` if it is part of the JSON output only.
     pub(super) fn text(&self) -> Option<String> {
         Some(match self {
             Self::Starting { nodes, pods, faults } => {
                 let faults = match faults {
                     0 => String::new(),
-                    1 => " A fault will befall the controller's requests.".to_owned(),
-                    n => format!(" {n} faults will befall the controller's requests."),
+                    1 => " A fault will be injected into its requests.".to_owned(),
+                    n => format!(" {n} faults will be injected into its requests."),
                 };
                 format!(
                     "Starting a cluster in this process: {} nodes, {} pods.{faults}",
@@ -144,35 +145,31 @@ impl Line {
                 )
             }
             Self::Ready { took_seconds, server } => format!(
-                "Ready in {took_seconds:.1} s. The controller is the real one; it reaches the cluster \
-                 at {server}.",
+                "Ready in {took_seconds:.1} s. The unchanged controller is connected to {server}.",
             ),
             Self::Step { text, .. } => text.clone(),
             Self::Tainted { node, taint, at_once, counting, staying, .. } => {
                 let outlook = outlook(*at_once, counting, *staying);
-                format!("{node} is tainted {}:NoExecute: {outlook}", short(taint))
+                format!("{}:NoExecute added to {node}: {outlook}", short(taint))
             }
             Self::Untainted { node, taint, cancelled: 0, .. } => {
-                format!("{}:NoExecute is off {node}", short(taint))
+                format!("{}:NoExecute removed from {node}", short(taint))
             }
             Self::Untainted { node, taint, cancelled, .. } => format!(
-                "{}:NoExecute is off {node}: {} cancelled, the pods stay",
+                "{}:NoExecute removed from {node}: {} cancelled",
                 short(taint),
                 counted(*cancelled, "countdown")
             ),
             Self::Restarted { away_seconds, .. } => {
-                format!("it knows the cluster again after {away_seconds:.1} s")
+                format!("the controller is back after {away_seconds:.1} s")
             }
             Self::Cordoned { node, after, .. } => {
-                format!("{node} is cordoned, {} after its report", millis_of(after * 1e3))
+                format!("{node} cordoned {} after the condition was set", millis_of(after * 1e3))
             }
             Self::Drained { node, evicted, after, .. } => {
-                format!(
-                    "{node} is drained: {} evicted, the last one gone after {after:.1} s",
-                    pods(*evicted)
-                )
+                format!("{node} drained after {after:.1} s: {} evicted", pods(*evicted))
             }
-            Self::Uncordoned { node, .. } => format!("{node} takes pods again"),
+            Self::Uncordoned { node, .. } => format!("{node} uncordoned"),
             Self::Wrong { text, .. } => format!("WRONG: {text}"),
             Self::Summary(summary) => summary.text(),
             Self::Serving { .. } | Self::Evicted { .. } | Self::State { .. } => return None,
@@ -183,11 +180,11 @@ impl Line {
 impl Summary {
     fn text(&self) -> String {
         let mut text = format!(
-            "\nAs the history of the cluster has it, not the controller:\n\
-             \x20 evicted    {:>6}   first {} after it was due, median {}, p99 {}\n\
-             \x20 cancelled  {:>6}   countdowns, because the taint went in time\n\
-             \x20 drained    {:>6}   pods, off a cordoned node and within the budget\n\
-             \x20 kept       {:>6}   pods, each of which had to stay\n",
+            "\nOutcome, from the history of the cluster:\n\
+             \x20 evicted    {:>6}   pods by taint; first {} after it was due, median {}, p99 {}\n\
+             \x20 cancelled  {:>6}   countdowns, because the taint was removed in time\n\
+             \x20 drained    {:>6}   pods from a cordoned node, within the budget\n\
+             \x20 kept       {:>6}   pods that had to stay\n",
             grouped(self.evicted),
             millis_of(self.first_ms),
             millis_of(self.median_ms),
@@ -198,10 +195,11 @@ impl Summary {
         );
         if self.ok {
             text.push_str(
-                "Exactly the pods went that had to, none before its time. The new shop/db-0 is there.",
+                "OK: exactly the expected pods were evicted, none of them early, and the new \
+                 shop/db-0 is running.",
             );
         } else {
-            text.push_str("NOT as it must be:");
+            text.push_str("FAILED:");
             for failure in &self.failures {
                 let _ = write!(text, "\n  {failure}");
             }
@@ -213,16 +211,20 @@ impl Summary {
 fn outlook(at_once: usize, counting: &BTreeMap<i64, usize>, staying: usize) -> String {
     let mut parts = Vec::new();
     if at_once > 0 {
-        parts.push(format!("{} now", goes(at_once)));
+        parts.push(format!("{} due now", pods(at_once)));
     }
-    // As a rule as many go each time.
+    // Usually the same number is due each time.
     let number = counting.values().next().copied().unwrap_or_default();
     if counting.len() > 1 && counting.values().all(|other| *other == number) {
         let seconds: Vec<_> = counting.keys().map(i64::to_string).collect();
         parts.push(format!("{number} each in {} s", seconds.join(", ")));
     } else {
         for (seconds, number) in counting {
-            let who = if parts.is_empty() { goes(*number) } else { number.to_string() };
+            let who = if parts.is_empty() {
+                format!("{} due", pods(*number))
+            } else {
+                number.to_string()
+            };
             parts.push(format!("{who} in {seconds} s"));
         }
     }
@@ -232,11 +234,7 @@ fn outlook(at_once: usize, counting: &BTreeMap<i64, usize>, staying: usize) -> S
     if parts.is_empty() { "it has no pods".to_owned() } else { parts.join(", ") }
 }
 
-fn goes(number: usize) -> String {
-    format!("{} {}", pods(number), if number == 1 { "goes" } else { "go" })
-}
-
-/// A taint's key without the prefix that all of Kubernetes' own have.
+/// A taint's key without the prefix of Kubernetes' own taints.
 pub(super) fn short(key: &str) -> &str {
     key.strip_prefix("node.kubernetes.io/").unwrap_or(key)
 }
@@ -250,9 +248,9 @@ fn counted(number: usize, what: &str) -> String {
     format!("{} {what}{plural}", grouped(number))
 }
 
-/// Seconds to the millisecond: finer is noise.
+/// Rounds seconds to the millisecond; anything finer is noise.
 pub(super) fn rounded(seconds: f64) -> f64 {
-    // Adding zero takes the sign off a negative one.
+    // Adding zero turns -0 into 0.
     (seconds * 1e3).round() / 1e3 + 0.0
 }
 
@@ -312,8 +310,8 @@ mod tests {
         assert_eq!(
             lines,
             [
-                "3 pods that do not tolerate maintenance: evicted 12 ms to 30 ms after the taint",
-                "1 pod whose 5 s are over: evicted 4.0 ms after the deadline",
+                "3 pods not tolerating maintenance: evicted 12 ms to 30 ms after the taint",
+                "1 pod tolerating maintenance for 5 s: evicted 4.0 ms after the deadline",
             ]
         );
     }
@@ -321,9 +319,9 @@ mod tests {
     #[test]
     fn what_becomes_of_the_pods_of_a_node_is_told_shortly() {
         let each = BTreeMap::from([(5, 3), (10, 3)]);
-        assert_eq!(outlook(12, &each, 6), "12 pods go now, 3 each in 5, 10 s, 6 stay");
+        assert_eq!(outlook(12, &each, 6), "12 pods due now, 3 each in 5, 10 s, 6 stay");
         let apart = BTreeMap::from([(8, 1), (300, 16)]);
-        assert_eq!(outlook(0, &apart, 0), "1 pod goes in 8 s, 16 in 300 s");
+        assert_eq!(outlook(0, &apart, 0), "1 pod due in 8 s, 16 in 300 s");
         assert_eq!(outlook(0, &BTreeMap::new(), 0), "it has no pods");
     }
 
@@ -339,11 +337,11 @@ mod tests {
             median_ms: 1.0,
             p99_ms: 1.0,
             ok: false,
-            failures: vec!["shop/a had to go and is still there".to_owned()],
+            failures: vec!["shop/a is overdue and was not evicted".to_owned()],
         };
         let text = Line::Summary(summary.clone()).text().unwrap();
-        assert!(text.contains("NOT") && text.contains("shop/a") && text.contains("5,999"));
+        assert!(text.contains("FAILED") && text.contains("shop/a") && text.contains("5,999"));
         let fine = Summary { ok: true, failures: Vec::new(), ..summary };
-        assert!(!Line::Summary(fine).text().unwrap().contains("NOT"));
+        assert!(!Line::Summary(fine).text().unwrap().contains("FAILED"));
     }
 }

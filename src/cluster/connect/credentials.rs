@@ -133,7 +133,7 @@ impl Credentials {
             let token = bearer(token.expose_secret());
             credentials.authorization = Some(token.map_err(|cause| {
                 CredentialsError::lasting(format!(
-                    "what the exec plugin wrote is of no use: {cause}"
+                    "cannot use the output of the exec plugin: {cause}"
                 ))
             })?);
         }

@@ -78,18 +78,18 @@ impl Plugin {
         authorities: Option<&[u8]>,
     ) -> Result<Self, String> {
         let command = exec.command.clone().filter(|command| !command.is_empty());
-        let command = command.ok_or("exec names no command")?;
+        let command = command.ok_or("exec has no command")?;
         let api_version = exec.api_version.clone().unwrap_or_default();
         if !VERSIONS.contains(&api_version.as_str()) {
             return Err(format!(
-                "exec plugin {command} has apiVersion {api_version:?}; the plugin must speak {}",
+                "exec plugin {command} has apiVersion {api_version:?}; it must be {}",
                 VERSIONS.join(" or ")
             ));
         }
         if exec.interactive_mode == Some(ExecInteractiveMode::Always) {
             return Err(format!(
-                "exec plugin {command} needs a terminal (interactiveMode: Always), and a controller \
-                 has none; use other credentials"
+                "exec plugin {command} requires a terminal (interactiveMode: Always), which a \
+                 controller does not have; use other credentials"
             ));
         }
         let mut spec = json!({"interactive": false});
@@ -119,7 +119,7 @@ impl Plugin {
             Ok(output) => output?,
             Err(_) => {
                 return Err(CredentialsError::passing(format!(
-                    "exec plugin {} did not end within {WITHIN:?}; run it by hand to see why",
+                    "exec plugin {} did not finish within {WITHIN:?}; run it by hand to see why",
                     self.command
                 )));
             }
@@ -171,14 +171,14 @@ impl Plugin {
 
     /// What it has said. JSON is YAML too, and some plugins write that.
     fn read(&self, output: &[u8]) -> Result<Issued, String> {
-        let text = std::str::from_utf8(output).map_err(|_| "wrote something that is no text")?;
+        let text = std::str::from_utf8(output).map_err(|_| "wrote output that is not UTF-8")?;
         // The parser's words would quote what may be a secret.
         let credential: ExecCredential = serde_saphyr::from_str(text)
             .map_err(|_| "did not write an ExecCredential; run it by hand to see why")?;
         let version = credential.api_version.unwrap_or_default();
         if version != self.api_version {
             return Err(format!(
-                "answers with apiVersion {version:?}, and the kubeconfig asks for {}; make them equal",
+                "answered with apiVersion {version:?}, but the kubeconfig has {}; make them equal",
                 self.api_version
             ));
         }
@@ -188,7 +188,11 @@ impl Plugin {
         {
             (Some(certificate), Some(key)) => {
                 let identity = Identity::pem(certificate.as_bytes(), key.as_bytes());
-                Some(Arc::new(identity.map_err(|cause| format!("is of no use: {cause}"))?))
+                Some(Arc::new(
+                    identity.map_err(|cause| {
+                        format!("wrote an unusable client certificate: {cause}")
+                    })?,
+                ))
             }
             (None, None) => None,
             _ => {
@@ -200,7 +204,7 @@ impl Plugin {
             return Err("wrote neither a token nor a client certificate".to_owned());
         }
         let expires = given(status.expiration_timestamp)
-            .map(|stamp| stamp.parse().map_err(|_| "wrote an expirationTimestamp that is no time"));
+            .map(|stamp| stamp.parse().map_err(|_| "wrote an invalid expirationTimestamp"));
         Ok(Issued { token, identity, expires: expires.transpose()? })
     }
 }

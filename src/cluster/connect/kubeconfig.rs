@@ -93,7 +93,7 @@ impl Source {
         }
         let names: Vec<_> = paths.iter().map(|path| path.display().to_string()).collect();
         let missing = match (listed, names.as_slice()) {
-            (_, []) => "there is no KUBECONFIG and no HOME".to_owned(),
+            (_, []) => "neither KUBECONFIG nor HOME is set".to_owned(),
             (Some(_), names) => format!("KUBECONFIG names {}: No such file", names.join(", ")),
             (None, names) => format!("{}: No such file", names.join(", ")),
         };
@@ -200,10 +200,7 @@ fn of_context(
     let context = context.ok_or_else(|| unusable(path, format!("context {name:?} is empty")))?;
     let cluster = file.clusters.iter().find(|named| named.name == context.cluster);
     let cluster = cluster.and_then(|named| named.cluster.as_ref()).ok_or_else(|| {
-        unusable(
-            path,
-            format!("context {name:?} names cluster {:?}, which it does not have", context.cluster),
-        )
+        unusable(path, format!("context {name:?} refers to unknown cluster {:?}", context.cluster))
     })?;
     let user_name = context.user.as_deref().unwrap_or_default();
     let user = file.auth_infos.iter().find(|named| named.name == user_name);
@@ -275,11 +272,11 @@ fn of_pod(server: &str, folder: &Path, env: Env<'_>) -> Result<Settings, Connect
 fn server_of(text: &str, with_tls: bool) -> Result<Uri, String> {
     let text = text.trim();
     if text.is_empty() {
-        return Err("it names no server".to_owned());
+        return Err("it has no server".to_owned());
     }
     let scheme = if with_tls { "https" } else { "http" };
     let full = if text.contains("://") { text.to_owned() } else { format!("{scheme}://{text}") };
-    full.parse().map_err(|error| format!("server {text:?} is no URL ({error})"))
+    full.parse().map_err(|error| format!("server {text:?} is not a URL ({error})"))
 }
 
 /// The bytes that are given in base64, else those of the file.
@@ -288,7 +285,7 @@ fn material(what: &str, data: Option<&str>, file: Option<&str>) -> Result<Option
     if let Some(data) = given(data) {
         let packed: String = data.split_ascii_whitespace().collect();
         let bytes = STANDARD.decode(packed);
-        return bytes.map(Some).map_err(|_| format!("{what}-data is no base64"));
+        return bytes.map(Some).map_err(|_| format!("{what}-data is not base64"));
     }
     let Some(file) = given(file) else { return Ok(None) };
     let bytes = std::fs::read(&file);
@@ -310,8 +307,8 @@ fn user_of(user: &AuthInfo) -> Result<User, String> {
     let identity = match (certificate, key) {
         (Some(certificate), Some(key)) => Some(Arc::new(Identity::pem(&certificate, &key)?)),
         (None, None) => None,
-        (Some(_), None) => return Err("it has a client certificate and no client-key".to_owned()),
-        (None, Some(_)) => return Err("it has a client-key and no client-certificate".to_owned()),
+        (Some(_), None) => return Err("it has a client-certificate but no client-key".to_owned()),
+        (None, Some(_)) => return Err("it has a client-key but no client-certificate".to_owned()),
     };
     let token = user.token.as_ref().map(SecretString::expose_secret).filter(|t| !t.is_empty());
     let token_file = given(&user.token_file).map(PathBuf::from);
@@ -336,7 +333,7 @@ fn provided(provider: &AuthProviderConfig) -> Result<HeaderValue, String> {
     match (provider.name.as_str(), token) {
         ("oidc", Some(token)) => bearer(token),
         (name, _) => Err(format!(
-            "auth-provider {name} is not supported; use an exec plugin, as kubectl demands since 1.26"
+            "auth-provider {name} is not supported; use an exec plugin, as kubectl requires since 1.26"
         )),
     }
 }
@@ -352,7 +349,7 @@ pub(super) fn bearer(token: &str) -> Result<HeaderValue, String> {
 fn authorization(scheme: &str, secret: &str) -> Result<HeaderValue, String> {
     let value = HeaderValue::try_from(format!("{scheme} {secret}"));
     let mut value = value.map_err(|_| {
-        "the token has a line end or another character that no header can have; write it in one line"
+        "the token contains a line break or another invalid character; write it on one line"
             .to_owned()
     })?;
     value.set_sensitive(true);
@@ -375,7 +372,7 @@ fn impersonation(user: &AuthInfo) -> Result<Vec<(HeaderName, HeaderValue)>, Stri
         .into_iter()
         .filter(|(_, value)| !value.is_empty())
         .map(|(name, value)| {
-            let wrong = || format!("{name} cannot be {value:?}: no header can have that");
+            let wrong = || format!("{name} {value:?} is not a valid header value");
             let header = HeaderName::from_bytes(name.as_bytes()).map_err(|_| wrong())?;
             Ok((header, HeaderValue::try_from(&value).map_err(|_| wrong())?))
         })

@@ -123,7 +123,8 @@ where
     let mut builder = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http();
     if let Some(name) = &secured.server_name {
         let name = name.clone().try_into();
-        let name = name.map_err(|_| "tls-server-name is neither a name nor an IP".to_owned())?;
+        let name =
+            name.map_err(|_| "tls-server-name is neither a DNS name nor an IP address".to_owned())?;
         builder = builder.with_server_name_resolver(FixedServerNameResolver::new(name));
     }
     let mut connector = TimeoutConnector::new(builder.enable_http1().wrap_connector(inner));

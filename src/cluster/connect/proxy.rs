@@ -57,7 +57,7 @@ impl Proxy {
 
     fn parse(text: &str) -> Result<Self, String> {
         let full = if text.contains("://") { text.to_owned() } else { format!("http://{text}") };
-        let url: Uri = full.parse().map_err(|error| format!("it is no URL ({error})"))?;
+        let url: Uri = full.parse().map_err(|error| format!("it is not a URL ({error})"))?;
         let kind = match url.scheme_str() {
             Some("http") => Kind::Http,
             Some("https") => Kind::Https,
@@ -65,7 +65,7 @@ impl Proxy {
             other => {
                 let other = other.unwrap_or_default();
                 return Err(format!(
-                    "{other}:// is no protocol of a proxy; use http, https or socks5"
+                    "{other}:// is not a proxy protocol; use http, https or socks5"
                 ));
             }
         };

@@ -188,14 +188,14 @@ impl Session {
                 return Err(error);
             }
             Err(error) => {
-                warn!(%error, "cannot renew the credentials; going on with the old ones");
+                warn!(%error, "cannot renew the credentials; using the old ones");
                 // The files are not read for each request meanwhile.
                 self.0.live.lock().read_at = Instant::now();
                 return Ok(live);
             }
         };
         if because == Because::Refused && !next.shows_the_same_as(&live) {
-            info!(server = %next.settings.server, "took up the credentials that have changed meanwhile");
+            info!(server = %next.settings.server, "credentials changed; using the new ones");
         }
         let mut now = self.0.live.lock();
         // Meanwhile the connections may have become suspect.
@@ -219,8 +219,7 @@ impl Session {
         let (is, was) = (&settings.server, &live.settings.server);
         if is != was {
             return Err(CredentialsError::lasting(format!(
-                "the configuration names the API server {is} now, and this process works at {was}; \
-                 restart it"
+                "the kubeconfig now has the API server {is}, but this process uses {was}; restart it"
             )));
         }
         let old = live.credentials.as_deref();
@@ -313,7 +312,7 @@ impl Session {
             Err(error) => warn!(error, "cannot replace the connections"),
         }
         drop(live);
-        info!("no answer from the API server; its connections are replaced");
+        info!("no answer from the API server; replacing its connections");
         self.0.suspicion.send_replace(());
     }
 }

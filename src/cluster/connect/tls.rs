@@ -34,9 +34,9 @@ impl Trust {
     pub(super) fn pem(text: &[u8]) -> Result<Self, String> {
         let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(text).collect();
         match all {
-            Ok(all) if all.is_empty() => Err("it has no certificate in PEM form".to_owned()),
+            Ok(all) if all.is_empty() => Err("it contains no PEM certificate".to_owned()),
             Ok(all) => Ok(Self::These(all)),
-            Err(error) => Err(format!("its certificates are no PEM ({error})")),
+            Err(error) => Err(format!("its certificates are not valid PEM ({error})")),
         }
     }
 }
@@ -61,12 +61,12 @@ impl Identity {
     /// One of them is no PEM. The text does not show it.
     pub(super) fn pem(certificate: &[u8], key: &[u8]) -> Result<Self, String> {
         let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(certificate).collect();
-        let chain = chain.map_err(|_| "the client certificate is no PEM".to_owned())?;
+        let chain = chain.map_err(|_| "the client certificate is not valid PEM".to_owned())?;
         if chain.is_empty() {
-            return Err("the client certificate has no certificate in PEM form".to_owned());
+            return Err("the client certificate contains no PEM certificate".to_owned());
         }
         let key = PrivateKeyDer::from_pem_slice(key)
-            .map_err(|_| "the client key has no private key in PEM form".to_owned())?;
+            .map_err(|_| "the client key contains no PEM private key".to_owned())?;
         Ok(Self { chain, key })
     }
 }
@@ -86,7 +86,7 @@ pub(super) fn client_config(
     let builder = match trust {
         Trust::System => builder.with_platform_verifier().map_err(|error| {
             format!(
-                "this machine has no certificate authorities ({error}); set \
+                "this machine trusts no certificate authorities ({error}); set \
                  certificate-authority in the kubeconfig"
             )
         })?,
@@ -102,7 +102,7 @@ pub(super) fn client_config(
         None => Ok(builder.with_no_client_auth()),
         Some(Identity { chain: certificates, key }) => builder
             .with_client_auth_cert(certificates.clone(), key.clone_key())
-            .map_err(|error| format!("client certificate and key cannot be used: {error}")),
+            .map_err(|error| format!("cannot use the client certificate and key: {error}")),
     }
 }
 
@@ -127,7 +127,7 @@ impl Pinned {
         roots.add_parsable_certificates(certificates.iter().cloned());
         let inner = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider)
             .build()
-            .map_err(|error| format!("no certificate authority can be used: {error}"))?;
+            .map_err(|error| format!("cannot use any certificate authority: {error}"))?;
         Ok(Self { inner, certificates: certificates.to_vec() })
     }
 }

@@ -186,8 +186,8 @@ impl Conductor {
                 let who = self.troubles.hasher().hash_one(name);
                 let pause = BACKOFF.pause(tries, who.into());
                 if tries == 1 {
-                    warn!(node = %name, %error, ?pause, "a step of the node's drain failed; it \
-                        will be tried again until it succeeds");
+                    warn!(node = %name, %error, ?pause, "a step of the node's drain failed; \
+                        retrying until it succeeds");
                 } else {
                     debug!(node = %name, %error, tries, ?pause, "a step failed again");
                 }

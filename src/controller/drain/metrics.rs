@@ -36,7 +36,7 @@ impl DrainMetrics {
             uncordoned: counter("draino_uncordoned_nodes_total", "Nodes uncordoned.")?,
             scheduled: counter(
                 "draino_drain_scheduled_nodes_total",
-                "Drains scheduled; failed: a node cannot be drained for now.",
+                "Drains scheduled; failed: a node cannot be drained at the moment.",
             )?,
             drained: counter("draino_drained_nodes_total", "Nodes drained.")?,
             causes: IntCounterVec::new(
@@ -63,17 +63,17 @@ impl DrainMetrics {
             phases: IntGaugeVec::new(
                 Opts::new(
                     "ostrakon_drain_nodes",
-                    "Nodes that bear a record of ours, by phase of the drain.",
+                    "Nodes with the annotation ostrakon.dev/drain, by phase of the drain.",
                 ),
                 &["phase"],
             )?,
             waiting: IntGauge::new(
                 "ostrakon_drain_capped_nodes",
-                "Bad nodes that are not cordoned since too many are out of use.",
+                "Bad nodes that are not cordoned because too many nodes are unavailable.",
             )?,
             out: IntGauge::new(
                 "ostrakon_nodes_out_of_use",
-                "Nodes that are cordoned by anybody, or about to be.",
+                "Nodes that are cordoned, by anyone, or about to be.",
             )?,
         }))
     }

@@ -1,4 +1,4 @@
-//! Tells people what became of a node: events with draino's reasons, counters, logs.
+//! Reports what happens to a node: events with draino's reasons, counters and logs.
 
 use std::time::Duration;
 
@@ -28,8 +28,8 @@ impl Reporter {
             }
             News::CordonedAgain => {
                 self.metrics.cordoned("succeeded");
-                let message = "Cordoned node again: cluster-autoscaler made it schedulable while \
-                               its conditions are bad";
+                let message = "Cordoned node again: cluster-autoscaler made it schedulable while a \
+                               condition is bad";
                 self.normal(node, "CordonSucceeded", message);
             }
             News::Uncordoned => {
@@ -41,7 +41,7 @@ impl Reporter {
                 self.normal(node, "DrainScheduled", &format!("Will drain node after {at}"));
             }
             News::CalledOff(why) => {
-                self.normal(node, "DrainCancelled", &format!("Drain called off: {why}"));
+                self.normal(node, "DrainCancelled", &format!("Drain cancelled: {why}"));
             }
             News::Started => self.normal(node, "DrainStarting", "Draining node"),
             News::Drained { cause, left } => {
@@ -50,7 +50,7 @@ impl Reporter {
                 self.normal(node, "DrainSucceeded", &format!("Drained node{left}"));
             }
             News::Waits(why) => {
-                let message = format!("Drain waits, and eviction is tried again: {why}");
+                let message = format!("Drain is waiting; retrying evictions: {why}");
                 self.warning(node, "DrainWaits", &message);
             }
             News::Failed { cause, why } => {
@@ -65,14 +65,14 @@ impl Reporter {
                 }
             }
             News::Lingers => {
-                let message = "The node was drained long ago and is still there; whoever removes \
-                               nodes does not, for example since its group is at its least size";
+                let message = "The node was drained but still exists; check what should remove it, \
+                               for example whether its node group is at its minimum size";
                 self.warning(node, "DrainedNodeLingers", message);
             }
             News::Unreadable(error) => {
                 let message = format!(
-                    "{error}; it is replaced, and the node's cordon, if there is \
-                    one, counts as somebody else's"
+                    "{error}; replacing it. If the node is cordoned, ostrakon treats the cordon as \
+                    someone else's and does not remove it"
                 );
                 self.warning(node, "DrainRecordUnreadable", &message);
             }
@@ -96,7 +96,7 @@ impl Reporter {
     /// The node has to wait: too many are out of use.
     pub(super) fn capped(&self, node: &Node, capped: &Capped) {
         if self.recorder.is_news(node.uid, "cordon capped") {
-            self.normal(node, "CordonDeferred", &format!("Cordon has to wait: {capped}"));
+            self.normal(node, "CordonDeferred", &format!("Cordon deferred: {capped}"));
         }
     }
 
@@ -118,7 +118,7 @@ impl Reporter {
     pub(super) fn grace_cut(&self, node: &Node, pods: usize, most: Duration) {
         if self.recorder.is_news(node.uid, "grace cut") {
             let message = format!(
-                "{pods} pods ask for a longer grace period than the policy allows, and are given {most:?}"
+                "{pods} pods have a longer grace period than the policy allows; it is cut to {most:?}"
             );
             self.warning(node, "GracePeriodCut", &message);
         }
@@ -132,14 +132,14 @@ impl Reporter {
         }
         let (reason, message) = if what == "mark" {
             let message = format!(
-                "Condition DrainScheduled cannot be set ({error}); cordon and drain go on without it"
+                "Cannot set condition DrainScheduled ({error}); cordon and drain continue without it"
             );
             ("DrainConditionRefused", message)
         } else {
             let message = format!(
-                "The record of the node's cordon and drain cannot be stored ({error}); both go on, but \
-                 after a restart the cordon counts as somebody else's and stays. Let annotation \
-                 ostrakon.dev/drain be written"
+                "Cannot store annotation ostrakon.dev/drain ({error}). Cordon and drain continue, but \
+                 after a restart ostrakon treats the cordon as someone else's and does not remove it. \
+                 Allow ostrakon to write the annotation"
             );
             ("DrainRecordRefused", message)
         };
@@ -176,7 +176,7 @@ impl Reporter {
             }
             // No end of the drain, which is what draino's DrainFailed tells of.
             "drain" => {
-                let message = format!("Drain stands still, and is tried again: {error}");
+                let message = format!("Drain stalled; retrying: {error}");
                 self.warning(node, "DrainStalled", &message);
             }
             _ => {}

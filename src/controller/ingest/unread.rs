@@ -1,4 +1,5 @@
-//! Says what of an object counts as absent though something is there: once, and not for each version.
+//! Logs and counts parts of objects that cannot be read and are ignored: once per object, not per
+//! version.
 
 use std::fmt::Display;
 use std::time::Duration;
@@ -9,7 +10,7 @@ use tokio::time::Instant;
 use crate::cluster::{Flaw, Metrics};
 use crate::model::Uid;
 
-/// Between two lines in the log. Who makes many such objects fills no log with them; all are counted.
+/// Minimum time between two log lines, so that many such objects do not flood the log. All are counted.
 const APART: Duration = Duration::from_secs(1);
 
 /// The objects with parts that could not be read, and what was said of each.
@@ -46,7 +47,7 @@ impl Unread {
                     resource = self.resource,
                     %object,
                     %uid,
-                    "{flaw}; that part counts as absent, the rest of the object as usual"
+                    "{flaw}; ignoring this part of the object"
                 );
             }
         }

@@ -1,4 +1,4 @@
-//! Asks the API server for rights, and waits for it.
+//! Asks the API server whether permissions are granted, and waits for it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -15,10 +15,10 @@ use crate::cluster::{Api, Permission, RequestError};
 use crate::drain::format_duration;
 use crate::leader;
 
-/// Questions asked at the same time. One after the other they take as long as all else before the
-/// lists; each of those at the same time opens a connection.
+/// Concurrent requests. One after the other they take as long as the rest of the startup before the
+/// lists; each concurrent one opens a connection.
 const AT_ONCE: usize = 4;
-/// Pauses between tries. The longest is what a start may lose against a server that comes up.
+/// Pauses between attempts. The longest is the time that may be lost once the server is up.
 const BACKOFF: Backoff =
     Backoff { first: Duration::from_millis(250), most: Duration::from_secs(4) };
 
@@ -28,18 +28,18 @@ pub(super) struct Asking<'a> {
     server: &'a str,
     patience: Mutex<Patience>,
     wait: Duration,
-    /// Whether it was said that this user may not ask for rights.
+    /// Whether the warning that permissions cannot be checked was logged.
     warned: AtomicBool,
 }
 
 impl<'a> Asking<'a> {
-    /// Begins to wait for it, if that is needed, for so long.
+    /// Starts with this long to wait for the API server, if it does not answer.
     pub(super) fn new(api: &'a Api, server: &'a str, wait: Duration) -> Self {
         let patience = Mutex::new(Patience::new(wait, Instant::now()));
         Self { api, server, patience, wait, warned: AtomicBool::new(false) }
     }
 
-    /// Those of the permissions that are not there, in words.
+    /// The missing permissions, as a text; empty if there are none.
     pub(super) async fn missing(
         &self,
         needed: &[Permission],
@@ -63,7 +63,7 @@ impl<'a> Asking<'a> {
         Ok(missing.join(", "))
     }
 
-    /// Asks, and asks again while the server cannot answer now.
+    /// Asks for a permission, and retries while the server cannot answer.
     async fn ask(
         &self,
         permission: Permission,
@@ -100,11 +100,11 @@ impl<'a> Asking<'a> {
         }
     }
 
-    /// In hardened clusters nobody may ask for rights, and all others are there.
+    /// In hardened clusters, permissions may be granted although nobody may check them.
     fn warn_once(&self, error: &RequestError) {
         if !self.warned.swap(true, Ordering::Relaxed) {
-            warn!(%error, "cannot check the permissions before the start; a missing one will be named \
-                when a request is refused");
+            warn!(%error, "cannot check permissions at startup; a missing one shows when a request \
+                is refused");
         }
     }
 

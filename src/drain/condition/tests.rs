@@ -231,23 +231,23 @@ fn arguments_of_draino_are_read() {
 #[test]
 fn what_draino_takes_or_panics_on_is_an_error_at_its_place() {
     for (text, column, cause, remedy) in [
-        ("", 1, "type of the condition is missing", "write Type"),
-        ("=True,0s", 1, "type of the condition is missing", "write Type"),
+        ("", 1, "condition type is missing", "write Type"),
+        ("=True,0s", 1, "condition type is missing", "write Type"),
         ("Ready", 1, "every healthy node would be bad", "Ready=Unknown,10m"),
-        ("Kernel Deadlock", 7, "' ' cannot be", "write Type"),
-        ("A;B", 2, "';' cannot be", "write Type"),
+        ("Kernel Deadlock", 7, "cannot contain ' '", "write Type"),
+        ("A;B", 2, "cannot contain ';'", "write Type"),
         ("Cool=", 6, "status is missing", "True, False or Unknown"),
         ("Cool=,10m", 6, "status is missing", "True, False or Unknown"),
-        ("Cool=true,10m", 6, "\"true\" is no status", "True, False or Unknown"),
-        ("Cool=Unknwon,10m", 6, "\"Unknwon\" is no status", "True, False or Unknown"),
+        ("Cool=true,10m", 6, "\"true\" is not a status", "True, False or Unknown"),
+        ("Cool=Unknwon,10m", 6, "\"Unknwon\" is not a status", "True, False or Unknown"),
         ("Ready=Unknown", 14, "minimum age is missing", "Ready=Unknown,0s"),
         ("Ready=Unknown,", 15, "minimum age is missing", "10m"),
-        ("Ready=Unknown,garbage", 15, "\"garbage\" is no duration", "10m"),
-        ("Ready=Unknown,10", 15, "\"10\" is no duration", "10m"),
-        ("Ready=Unknown,-10m", 15, "\"-10m\" is no duration", "10m"),
-        ("Ready=Unknown,10m,5m", 15, "\"10m,5m\" is no duration", "10m"),
-        ("Cool=True;delay=10m", 6, "\"True;delay=10m\" is no status", "True, False or Unknown"),
-        ("Cool={\"delay\":\"10m\"}", 6, "is no status", "True, False or Unknown"),
+        ("Ready=Unknown,garbage", 15, "\"garbage\" is not a duration", "10m"),
+        ("Ready=Unknown,10", 15, "\"10\" is not a duration", "10m"),
+        ("Ready=Unknown,-10m", 15, "\"-10m\" is not a duration", "10m"),
+        ("Ready=Unknown,10m,5m", 15, "\"10m,5m\" is not a duration", "10m"),
+        ("Cool=True;delay=10m", 6, "\"True;delay=10m\" is not a status", "True, False or Unknown"),
+        ("Cool={\"delay\":\"10m\"}", 6, "is not a status", "True, False or Unknown"),
     ] {
         let error = ConditionRule::parse(text).unwrap_err();
         assert_eq!(error.column, column, "{error}");

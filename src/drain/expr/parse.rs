@@ -1,4 +1,4 @@
-//! Reads label expressions: words first, then by recursive descent, with types checked on the way.
+//! Parser of label expressions: a tokenizer and recursive descent, which also checks types.
 
 use std::sync::Arc;
 
@@ -7,16 +7,16 @@ use regex::RegexBuilder;
 use super::{Pattern, Relation, Term, Text};
 use crate::drain::syntax::SyntaxError;
 
-/// Parentheses and negations within one another: deeper than any person writes, and well within
-/// the stack of a thread.
+/// Maximum nesting of parentheses and negations: deeper than anyone writes, and well within a thread's
+/// stack.
 const DEPTH: usize = 64;
 
-/// Bytes that a compiled regular expression may take. Patterns for labels take thousands.
+/// Maximum size of a compiled regular expression, in bytes. Patterns for labels take thousands.
 const PATTERN_BYTES: usize = 1 << 20;
 
-const LABEL_FORM: &str = "write a label as metadata.labels['KEY'] and a text in quotes";
-const ONLY_LABELS: &str = "of a node only its labels can be used";
-const COMPARE: &str = "compare it, as in metadata.labels['KEY'] == 'VALUE'";
+const LABEL_FORM: &str = "write a label as metadata.labels['KEY'] and a string in quotes";
+const ONLY_LABELS: &str = "only the labels of a node can be used";
+const COMPARE: &str = "compare it, such as metadata.labels['KEY'] == 'VALUE'";
 
 /// Reads a whole expression that says something.
 pub(super) fn term(text: &str) -> Result<Term, SyntaxError> {
@@ -27,7 +27,7 @@ pub(super) fn term(text: &str) -> Result<Term, SyntaxError> {
         Token::End => Ok(term),
         token => {
             let cause = format!("{} cannot follow", token.name());
-            parser.fault(cause, "join with && or ||, or take it away")
+            parser.fault(cause, "join with && or ||, or remove it")
         }
     }
 }
@@ -50,7 +50,7 @@ impl Token<'_> {
     fn name(&self) -> String {
         match self {
             Self::Word(word) => format!("{word:?}"),
-            Self::Quoted(text) => format!("the text {text:?}"),
+            Self::Quoted(text) => format!("the string {text:?}"),
             Self::Symbol(symbol) => format!("{symbol:?}"),
             Self::End => "the end".to_owned(),
         }
@@ -88,7 +88,7 @@ fn tokens(text: &str) -> Result<Vec<(usize, Token<'_>)>, SyntaxError> {
                 '|' => "write || for or",
                 _ => LABEL_FORM,
             };
-            let cause = format!("{c:?} cannot be used here");
+            let cause = format!("unexpected {c:?}");
             return Err(SyntaxError::new(text, start, cause, remedy));
         }
     }
@@ -123,14 +123,14 @@ fn quoted(text: &str, start: usize, quote: char) -> Result<(usize, String), Synt
                 let whole = code.len() == digits && code.bytes().all(|it| it.is_ascii_hexdigit());
                 let read = whole.then(|| u32::from_str_radix(&code, 16).ok()).flatten();
                 let Some(read) = read.and_then(char::from_u32) else {
-                    let cause = format!("\\{c}{code} is no character");
+                    let cause = format!("\\{c}{code} is not a character");
                     let remedy = format!("write \\{c} with {digits} hexadecimal digits");
                     return Err(SyntaxError::new(text, start + at, cause, remedy));
                 };
                 content.push(read);
             }
             Some((_, c)) => {
-                let cause = format!("\\{c} means nothing in a text");
+                let cause = format!("\\{c} is not a valid escape");
                 let remedy = "write a backslash as \\\\";
                 return Err(SyntaxError::new(text, start + at, cause, remedy));
             }
@@ -138,7 +138,7 @@ fn quoted(text: &str, start: usize, quote: char) -> Result<(usize, String), Synt
         }
     }
     let remedy = format!("close it with {quote}");
-    Err(SyntaxError::new(text, start, "the text has no end", remedy))
+    Err(SyntaxError::new(text, start, "the string is not closed", remedy))
 }
 
 /// What a part of an expression is.
@@ -158,11 +158,11 @@ enum Value {
 impl Value {
     fn name(&self) -> &'static str {
         match self {
-            Self::Truth(_) => "a truth",
-            Self::Text(_) => "a text",
+            Self::Truth(_) => "a boolean",
+            Self::Text(_) => "a string",
             Self::List(_) => "a list",
             Self::Metadata => "metadata",
-            Self::Labels => "all the labels",
+            Self::Labels => "metadata.labels",
         }
     }
 }
@@ -231,7 +231,7 @@ impl<'a> Parser<'a> {
         match value {
             Value::Truth(term) => Ok(term),
             other => {
-                let cause = format!("{} is neither true nor false", other.name());
+                let cause = format!("{} is not a boolean", other.name());
                 Err(self.error(at, cause, COMPARE))
             }
         }
@@ -241,7 +241,7 @@ impl<'a> Parser<'a> {
         match value {
             Value::Text(text) => Ok(text),
             other => {
-                let cause = format!("{} where a text was expected", other.name());
+                let cause = format!("{} where a string was expected", other.name());
                 Err(self.error(at, cause, LABEL_FORM))
             }
         }
@@ -330,11 +330,12 @@ impl<'a> Parser<'a> {
             Token::Word("not") => {
                 self.next += 1;
                 if *self.peek() != Token::Word("in") {
-                    return self.fault("not between two values stands before in", "write not in");
+                    return self
+                        .fault("not between two values must be followed by in", "write not in");
                 }
                 Operator::NotIn
             }
-            Token::Symbol("=") => return self.fault("= compares nothing", "write =="),
+            Token::Symbol("=") => return self.fault("= is not an operator", "write =="),
             _ => return Ok(None),
         };
         self.next += 1;
@@ -356,8 +357,8 @@ impl<'a> Parser<'a> {
             Operator::NotIn => Term::Not(Box::new(self.is_in(left, at, right)?)),
             Operator::Matches => {
                 let Value::Text(Text::Literal(pattern)) = right else {
-                    let cause = "a regular expression must be a text in quotes";
-                    return Err(self.error(at, cause, "write it as in matches '^gpu-'"));
+                    let cause = "a regular expression must be a quoted string";
+                    return Err(self.error(at, cause, "write it like matches '^gpu-'"));
                 };
                 Term::Matches(left, self.pattern(at, &pattern)?)
             }
@@ -369,8 +370,8 @@ impl<'a> Parser<'a> {
             Value::List(list) => Ok(Term::OneOf(left, list)),
             Value::Labels => Ok(Term::Has(left)),
             other => {
-                let cause = format!("{} has nothing in it", other.name());
-                let remedy = "write a list, as in ['a', 'b'], or metadata.labels";
+                let cause = format!("{} where a list was expected", other.name());
+                let remedy = "write a list such as ['a', 'b'], or metadata.labels";
                 Err(self.error(at, cause, remedy))
             }
         }
@@ -382,8 +383,8 @@ impl<'a> Parser<'a> {
             let reason = error.to_string();
             let reason = reason.lines().last().unwrap_or_default().trim();
             let reason = reason.strip_prefix("error: ").unwrap_or(reason);
-            let cause = format!("this is no regular expression: {reason}");
-            self.error(at, cause, "mend it, or write \\\\ before a sign that is meant as it is")
+            let cause = format!("invalid regular expression: {reason}");
+            self.error(at, cause, "fix it, or escape special characters with \\\\")
         })
     }
 
@@ -392,13 +393,13 @@ impl<'a> Parser<'a> {
         Ok((at, self.deeper(Self::operand_within)?))
     }
 
-    /// Reads a part that may have others within it.
+    /// Parses a part that may be nested.
     fn deeper<T>(
         &mut self,
         part: fn(&mut Self) -> Result<T, SyntaxError>,
     ) -> Result<T, SyntaxError> {
         if self.depth >= DEPTH {
-            return self.fault("too many parentheses within one another", "write it flatter");
+            return self.fault("too many nested parentheses", "reduce the nesting");
         }
         self.depth += 1;
         let part = part(self)?;
@@ -411,7 +412,7 @@ impl<'a> Parser<'a> {
             let (at, value) = self.operand()?;
             if !matches!(value, Value::Truth(_)) {
                 let cause = format!("{} cannot be negated", value.name());
-                let remedy = "put the comparison in parentheses, as in !(… == …)";
+                let remedy = "put the comparison in parentheses: !(… == …)";
                 return Err(self.error(at, cause, remedy));
             }
             return Ok(Value::Truth(Term::Not(Box::new(self.truth(at, value)?))));
@@ -433,11 +434,11 @@ impl<'a> Parser<'a> {
                 return self.members(Value::Metadata);
             }
             Token::Word(word) => {
-                let cause = format!("{word:?} is no known word");
+                let cause = format!("unknown word {word:?}");
                 return self.fault(cause, LABEL_FORM);
             }
             token => {
-                let cause = format!("{} where a label or a text was expected", token.name());
+                let cause = format!("{} where a label or a string was expected", token.name());
                 return self.fault(cause, LABEL_FORM);
             }
         };
@@ -485,12 +486,15 @@ impl<'a> Parser<'a> {
     /// Something follows the key of a label as if it were a part of it.
     fn beyond_key<T>(&self) -> Result<T, SyntaxError> {
         let cause = format!("{} cannot follow", self.peek().name());
-        self.fault(cause, "quote a key that is no plain word: metadata.labels['example.com/key']")
+        self.fault(
+            cause,
+            "quote a key that is not a plain word: metadata.labels['example.com/key']",
+        )
     }
 
     fn quoted_key(&mut self) -> Result<Arc<str>, SyntaxError> {
         let Token::Quoted(key) = self.peek() else {
-            return self.fault("the key of a label must be a text in quotes", LABEL_FORM);
+            return self.fault("the label key must be a quoted string", LABEL_FORM);
         };
         let key = key.as_str().into();
         self.next += 1;
@@ -501,7 +505,7 @@ impl<'a> Parser<'a> {
         let Token::Word(key) = self.peek() else {
             let cause = match of {
                 Value::Metadata => ONLY_LABELS,
-                _ => "the key of the label is missing",
+                _ => "the label key is missing",
             };
             return self.fault(cause, LABEL_FORM);
         };
@@ -518,8 +522,8 @@ impl<'a> Parser<'a> {
         }
         loop {
             let Token::Quoted(text) = self.peek() else {
-                let remedy = "write it as in ['a', 'b']";
-                return self.fault("a list has texts in quotes", remedy);
+                let remedy = "write it like ['a', 'b']";
+                return self.fault("a list may only contain quoted strings", remedy);
             };
             list.push(text.as_str().into());
             self.next += 1;

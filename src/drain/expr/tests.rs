@@ -101,11 +101,11 @@ fn node_label_terms_become_an_expression() {
 #[test]
 fn node_label_terms_that_no_node_can_have_are_errors() {
     for (terms, column, cause, remedy) in [
-        (&["foo=bar", "foo=baz"][..], 5, "foo is also to be \"bar\"", "||"),
-        (&["foo=", "foo=baz"], 5, "foo is also to be \"\"", "||"),
-        (&["foo"], 4, "no =", "foo= for any value"),
+        (&["foo=bar", "foo=baz"][..], 5, "foo must also be \"bar\"", "||"),
+        (&["foo=", "foo=baz"], 5, "foo must also be \"\"", "||"),
+        (&["foo"], 4, "the = is missing", "foo= for any value"),
         (&["=bar"], 1, "key is missing", "KEY="),
-        (&[""], 1, "no =", "any value"),
+        (&[""], 1, "the = is missing", "any value"),
     ] {
         let error = LabelExpr::from_terms(terms).unwrap_err();
         assert_eq!(error.column, column, "{error}");
@@ -265,38 +265,38 @@ fn a_negated_match_rejects_what_matches() {
 #[test]
 fn a_mistake_is_named_with_its_place_and_what_to_write() {
     for (text, column, cause, remedy) in [
-        ("metadata.labels.a", 1, "a text is neither true nor false", "== 'VALUE'"),
-        ("metadata.labels", 1, "all the labels is neither", "== 'VALUE'"),
-        ("['a']", 1, "a list is neither", "== 'VALUE'"),
-        ("true && metadata.labels.a", 9, "a text is neither", "== 'VALUE'"),
-        ("metadata.labels.a || true", 1, "a text is neither", "== 'VALUE'"),
-        ("metadata.labels.a = 'b'", 19, "= compares nothing", "write =="),
-        ("metadata.labels.a == b", 22, "\"b\" is no known word", "in quotes"),
-        ("metadata.labels.a == 1", 22, "\"1\" is no known word", "in quotes"),
+        ("metadata.labels.a", 1, "a string is not a boolean", "== 'VALUE'"),
+        ("metadata.labels", 1, "metadata.labels is not a boolean", "== 'VALUE'"),
+        ("['a']", 1, "a list is not", "== 'VALUE'"),
+        ("true && metadata.labels.a", 9, "a string is not", "== 'VALUE'"),
+        ("metadata.labels.a || true", 1, "a string is not", "== 'VALUE'"),
+        ("metadata.labels.a = 'b'", 19, "= is not an operator", "write =="),
+        ("metadata.labels.a == b", 22, "unknown word \"b\"", "in quotes"),
+        ("metadata.labels.a == 1", 22, "unknown word \"1\"", "in quotes"),
         ("metadata.labels.a ==", 21, "the end where a label", "in quotes"),
-        ("metadata.labels.a == 'b", 22, "no end", "close it with '"),
-        ("metadata.labels.a == 'b\\d'", 24, "\\d means nothing", "\\\\"),
-        ("metadata.labels.a == 'b' == 'c'", 1, "a truth where a text", "in quotes"),
-        ("metadata.labels.a & true", 19, "'&' cannot", "&&"),
+        ("metadata.labels.a == 'b", 22, "not closed", "close it with '"),
+        ("metadata.labels.a == 'b\\d'", 24, "\\d is not a valid escape", "\\\\"),
+        ("metadata.labels.a == 'b' == 'c'", 1, "a boolean where a string", "in quotes"),
+        ("metadata.labels.a & true", 19, "unexpected '&'", "&&"),
         ("metadata.labels.a-b == 'c'", 18, "cannot follow", "metadata.labels['example.com/key']"),
         ("metadata.labels.a.b == 'c'", 18, "cannot follow", "metadata.labels['example.com/key']"),
-        ("metadata.labels[a] == 'c'", 17, "must be a text in quotes", "metadata.labels['KEY']"),
+        ("metadata.labels[a] == 'c'", 17, "must be a quoted string", "metadata.labels['KEY']"),
         ("metadata.labels['a' == 'c'", 21, "\"]\" was expected", "write ]"),
-        ("metadata.labels. == 'c'", 18, "key of the label is missing", "metadata.labels['KEY']"),
-        ("metadata.name == 'n1'", 10, "only its labels", "metadata.labels"),
-        ("spec.x == 'n1'", 1, "\"spec\" is no known word", "metadata.labels"),
+        ("metadata.labels. == 'c'", 18, "label key is missing", "metadata.labels['KEY']"),
+        ("metadata.name == 'n1'", 10, "only the labels", "metadata.labels"),
+        ("spec.x == 'n1'", 1, "unknown word \"spec\"", "metadata.labels"),
         ("(true", 6, "\")\" was expected", "write )"),
-        ("true)", 5, "\")\" cannot follow", "take it away"),
+        ("true)", 5, "\")\" cannot follow", "remove it"),
         ("true true", 6, "\"true\" cannot follow", "&&"),
-        ("not metadata.labels.a == 'b'", 5, "a text cannot be negated", "parentheses"),
+        ("not metadata.labels.a == 'b'", 5, "a string cannot be negated", "parentheses"),
         ("metadata.labels.a not 'b'", 23, "not between two values", "not in"),
-        ("'a' in 'abc'", 8, "a text has nothing in it", "['a', 'b']"),
+        ("'a' in 'abc'", 8, "a string where a list was expected", "['a', 'b']"),
         ("'a' in ['b' 'c']", 13, "\"]\" was expected", "write ]"),
-        ("'a' in [b]", 9, "a list has texts in quotes", "['a', 'b']"),
-        ("'a' matches metadata.labels.b", 13, "must be a text in quotes", "matches '^gpu-'"),
-        ("'a' matches '('", 13, "unclosed group", "mend it"),
-        ("'a' matches 'a{1000}{1000}{1000}'", 13, "no regular expression", "mend it"),
-        ("'é' == 'a' % 'b'", 12, "'%' cannot", "in quotes"),
+        ("'a' in [b]", 9, "only contain quoted strings", "['a', 'b']"),
+        ("'a' matches metadata.labels.b", 13, "must be a quoted string", "matches '^gpu-'"),
+        ("'a' matches '('", 13, "unclosed group", "fix it"),
+        ("'a' matches 'a{1000}{1000}{1000}'", 13, "invalid regular expression", "fix it"),
+        ("'é' == 'a' % 'b'", 12, "unexpected '%'", "in quotes"),
     ] {
         let error = LabelExpr::parse(text).unwrap_err();
         assert_eq!(error.column, column, "{error}");
@@ -309,7 +309,7 @@ fn a_mistake_is_named_with_its_place_and_what_to_write() {
 fn depth_is_bounded_and_length_is_not() {
     for open in ["(", "!", "not "] {
         let error = LabelExpr::parse(&open.repeat(100_000)).unwrap_err();
-        assert!(error.cause.contains("too many parentheses"), "{}", error.cause);
+        assert!(error.cause.contains("too many nested parentheses"), "{}", error.cause);
     }
     let long = vec!["'a' in metadata.labels"; 20_000].join(" || ");
     assert!(admits(&long, &[("a", "")]));

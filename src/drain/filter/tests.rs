@@ -273,7 +273,7 @@ fn a_finished_pod_may_be_held_but_holds_up_nothing() {
 #[test]
 fn reasons_are_words_that_a_person_understands() {
     let why = Why::Controller(agent());
-    let text = "it belongs to DaemonSet agent, a kind whose pods the policy leaves";
+    let text = "it belongs to DaemonSet agent, a kind whose pods the policy keeps";
     assert_eq!(why.to_string(), text);
     let why = Why::Protected(Protection { key: "k".into(), value: Some("v".into()) });
     assert_eq!(why.to_string(), "its annotation k=v protects it");

@@ -55,7 +55,7 @@ fn cordons_of_others_count_and_so_do_grants_that_are_not_seen_yet() {
     assert!(grant(&mut ledger, "n0", &cap, 0) && grant(&mut ledger, "n1", &cap, 0));
     assert!(grant(&mut ledger, "n0", &cap, 0), "it has its grant already");
     let refused = ledger.grant(&"n2".into(), Autoscaler::None, &cap, at(0)).unwrap_err();
-    assert_eq!(refused.to_string(), "3 of 5 nodes are out of use already, and 3 may be");
+    assert_eq!(refused.to_string(), "3 of 5 nodes are unavailable; the limit is 3");
     assert_eq!((ledger.out_of_use(), ledger.waiting()), ((3, 5), 1));
     see(&mut ledger, &nodes[0].clone().unschedulable(true));
     assert_eq!(ledger.out_of_use(), (3, 5), "seen, and not counted twice");
@@ -135,10 +135,7 @@ fn a_cap_by_label_counts_the_nodes_with_the_same_value() {
     let caps = [Cap { scope: label("zone"), limit: Limit::Count(1) }];
     assert!(grant(&mut ledger, "a0", &caps, 0));
     let refused = ledger.grant(&"a1".into(), Autoscaler::None, &caps, at(0)).unwrap_err();
-    assert_eq!(
-        refused.to_string(),
-        "1 of 2 nodes with zone=a are out of use already, and 1 may be"
-    );
+    assert_eq!(refused.to_string(), "1 of 2 nodes with zone=a are unavailable; the limit is 1");
     assert!(grant(&mut ledger, "b0", &caps, 0), "another zone");
     assert!(grant(&mut ledger, "c0", &caps, 0), "no zone");
     assert!(!grant(&mut ledger, "c1", &caps, 0), "no zone either");

@@ -145,7 +145,7 @@ async fn a_frozen_leader_stands_by_and_writes_nothing(ctx: &Ctx) -> Result<()> {
     standby.has_won(TAKE_OVER).await?;
     witness.deleted_within(&pods, SOON).await?;
     leader.ostrakon.thaw()?;
-    leader.ostrakon.says(&["lost the lease", "stands by"], SOON).await?;
+    leader.ostrakon.says(&["lost the lease", "writing nothing"], SOON).await?;
     sleep(QUIET * 3).await;
     ensure!(!leader.leads().await? && standby.leads().await?, "two lead, or none");
     ensure!(leader.writes() == written, "it wrote after it was frozen at {frozen}");
@@ -231,7 +231,7 @@ async fn a_container_that_is_started_again_goes_on_at_once(ctx: &Ctx) -> Result<
     let pods: Vec<_> = pods.iter().collect();
     only_these_evicted(bed, &arena, &pods).await?;
     let log = ostrakon.log()?;
-    ensure!(!log.contains("stands by"), "it waited: {log}");
+    ensure!(!log.contains("standing by"), "it waited: {log}");
     ostrakon.stop().await?;
     Ok(())
 }

@@ -70,14 +70,14 @@ async fn a_wrong_token_is_named_as_the_cause(ctx: &Ctx) -> Result<()> {
         content["users"][0]["user"]["token"] = json!("s3cr3t");
     })?;
     let run = run(ctx.bed(), &kubeconfig, &[]).await?;
-    complains(&run, &["does not accept the credentials", "401", "check the kubeconfig's user"])?;
+    complains(&run, &["rejects the credentials", "401", "check the user of the kubeconfig"])?;
     ensure!(!run.stderr.contains("s3cr3t"), "{run:?}");
     // With none at all it is nobody, and nobody may not even ask.
     let kubeconfig = changed(ctx.bed(), "no-token", |content| {
         content["users"][0]["user"] = json!({});
     })?;
     let run = self::run(ctx.bed(), &kubeconfig, &[]).await?;
-    complains(&run, &["cannot ask", "permissions", "403", "system:anonymous"])
+    complains(&run, &["cannot check permissions", "403", "system:anonymous"])
 }
 
 async fn an_unknown_authority_is_named_as_the_cause(ctx: &Ctx) -> Result<()> {
@@ -207,7 +207,7 @@ async fn who_may_not_ask_for_rights_starts_with_a_warning_and_evicts(ctx: &Ctx) 
         .await?;
         let ostrakon = Launch::new(bed.kubeconfig(User::Ostrakon)?).start(bed).await?;
         ostrakon
-            .says(&["WARN", "cannot check the permissions", "selfsubjectaccessreviews"], SOON)
+            .says(&["WARN", "cannot check permissions", "selfsubjectaccessreviews"], SOON)
             .await?;
         arena.taint(&n, no_execute("k").added_now()).await?;
         witness.only_these_deleted([&victim], SOON, QUIET).await?;

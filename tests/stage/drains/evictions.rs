@@ -15,7 +15,7 @@ async fn a_condition_that_clears_before_the_drain_begins_stops_it() {
     stage.report("n1", "Bad", "False");
     minutes(30).await;
     assert!(stage.gone().is_empty());
-    assert_eq!((stage.told("Draining node"), stage.told("Drain called off")), (0, 1));
+    assert_eq!((stage.told("Draining node"), stage.told("Drain cancelled")), (0, 1));
     assert_eq!(stage.mark("n1").unwrap().0, "False");
     assert!(!stage.is_cordoned("n1"));
 }
@@ -135,12 +135,12 @@ async fn a_drain_that_stands_still_says_why_on_its_node() {
         stage.bad_node("n1");
         stage.pod("a", "n1");
         seconds(5).await;
-        assert_eq!(stage.told("Drain stands still"), 0, "{what:?}");
+        assert_eq!(stage.told("Drain stalled"), 0, "{what:?}");
         stage.refuse(Verb::List, what, "", 500, None);
         seconds(30).await;
-        assert_eq!(stage.told("Drain stands still, and is tried again: 500 "), 1, "{what:?}");
+        assert_eq!(stage.told("Drain stalled; retrying: 500 "), 1, "{what:?}");
         minutes(59).await;
-        let told = stage.told("Drain stands still");
+        let told = stage.told("Drain stalled");
         assert!((4..=8).contains(&told), "with growing pauses: {told} of {what:?}");
         assert_eq!(stage.told("Draining failed"), 0, "it has not even begun");
         stage.cluster.faults().clear();
@@ -159,7 +159,7 @@ async fn each_standstill_of_a_drain_under_way_is_told_of_once() {
     for standstills in 1..=3 {
         stage.refuse(Verb::List, Pods, "", 500, Some(3));
         minutes(3).await;
-        assert_eq!(stage.told("Drain stands still"), standstills);
+        assert_eq!(stage.told("Drain stalled"), standstills);
     }
     assert_eq!((stage.phase("n1"), stage.gone().len()), (Some(DrainPhase::Draining), 0));
 }

@@ -126,7 +126,7 @@ async fn a_node_whose_annotations_are_full_is_cordoned_drained_and_uncordoned_al
     stage.report("n1", "Bad", "True");
     seconds(2).await;
     assert!(stage.is_cordoned("n1") && stage.record("n1").is_none());
-    assert_eq!(stage.told("The record of the node's cordon"), 1);
+    assert_eq!(stage.told("Cannot store annotation"), 1);
     assert_eq!(stage.mark("n1").unwrap().0, "True");
     seconds(30).await;
     assert_eq!(stage.gone(), ["a"]);
@@ -194,7 +194,7 @@ async fn a_webhook_that_strips_the_record_is_asked_less_and_less_often() {
     minutes(60).await;
     let later = stage.requests("patch", "nodes") - first;
     assert!(later <= 12, "{later} patches in an hour");
-    assert!(stage.told("The record of the node's cordon") <= 5);
+    assert!(stage.told("Cannot store annotation") <= 5);
     stage.report("n1", "Bad", "False");
     minutes(6).await;
     assert!(!stage.is_cordoned("n1"), "it was ours");
@@ -210,7 +210,7 @@ async fn a_condition_that_is_refused_holds_up_neither_drain_nor_uncordon() {
         seconds(40).await;
         assert_eq!(stage.phase("n1"), Some(DrainPhase::Drained), "{code}");
         assert_eq!((stage.gone().len(), stage.mark("n1")), (1, None), "{code}");
-        assert_eq!(stage.told("Condition DrainScheduled cannot be set"), 1, "{code}");
+        assert_eq!(stage.told("Cannot set condition DrainScheduled"), 1, "{code}");
         stage.report("n1", "Bad", "False");
         minutes(6).await;
         assert!(!stage.is_cordoned("n1") && stage.record("n1").is_none(), "{code}");
@@ -225,7 +225,7 @@ async fn a_right_that_is_missing_leaves_the_node_in_use() {
     stage.pod("a", "n1");
     minutes(5).await;
     assert!(!stage.is_cordoned("n1") && stage.gone().is_empty());
-    assert!(stage.told("Cordoning failed") > 0 && stage.told("The record") == 0);
+    assert!(stage.told("Cordoning failed") > 0 && stage.told("Cannot store annotation") == 0);
     // Nor is anything done that cannot be written down.
     stage.set_unschedulable("n1", true);
     minutes(5).await;

@@ -108,7 +108,7 @@ async fn a_budget_holds_its_own_pods_only_and_they_go_within_seconds_of_its_chan
     for word in ["2 pods are held", "default/a", "budget web", "needs 2 healthy pods"] {
         assert!(why.contains(word), "{word} is not in {why:?}");
     }
-    assert_eq!(stage.told("Drain waits, and eviction is tried again: 2 pods are held"), 1);
+    assert_eq!(stage.told("Drain is waiting; retrying evictions: 2 pods are held"), 1);
     let early = stage.counted("ostrakon_drain_evictions_total", &["blocked"]);
     assert!(early >= 2, "both were asked for: {early}");
     minutes(20).await;
@@ -162,7 +162,7 @@ async fn a_webhooks_refusal_is_named_in_its_own_words() {
     let why = stage.why("n1");
     assert!(why.contains("default/a") && why.contains(WEBHOOK), "{why}");
     assert!(!why.contains("budget"), "{why}");
-    assert_eq!(stage.told("Drain waits"), 1);
+    assert_eq!(stage.told("Drain is waiting"), 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -348,7 +348,7 @@ async fn who_remains_is_written_down_no_more_than_once_a_minute() {
     }
     let written = stage.requests("patch", "nodes") - before;
     assert!((3..=11).contains(&written), "{written} in ten minutes");
-    assert!(stage.told("Drain waits") <= 12 && stage.gone().is_empty());
+    assert!(stage.told("Drain is waiting") <= 12 && stage.gone().is_empty());
 }
 
 #[tokio::test(start_paused = true)]

@@ -87,7 +87,7 @@ fn published() -> Vec<Published<'static>> {
                 "dryRun: false\nextraArgs: {}\nconditions: {}\nreplicaCount: 1\nimage:\n  \
                  repository: planetlabs/draino\n  tag: 2c3d2b4\n",
             ),
-            &["values of Helm"],
+            &["Helm values"],
             None,
         ),
         row(
@@ -95,7 +95,7 @@ fn published() -> Vec<Published<'static>> {
             File(
                 "dryRun: true\nextraArgs: {}\nconditions: {}\nimage:\n  repository: dfroberg/draino\n",
             ),
-            &["--dry-run", "values of Helm"],
+            &["--dry-run", "Helm values"],
             None,
         ),
         row(

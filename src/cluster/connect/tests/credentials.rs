@@ -40,7 +40,8 @@ async fn a_token_file_counts_before_a_token_and_an_empty_token_is_none() {
 async fn a_token_file_that_is_not_there_is_named_and_not_taken_for_a_missing_server() {
     let server = TestServer::plain().await;
     let folder = Folder::new();
-    for (text, words) in [(None, "No such file"), (Some("\n"), "empty"), (Some("a\nb"), "line end")]
+    for (text, words) in
+        [(None, "No such file"), (Some("\n"), "empty"), (Some("a\nb"), "line break")]
     {
         let file = folder.path("token");
         if let Some(text) = text {

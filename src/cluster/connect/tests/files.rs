@@ -121,9 +121,13 @@ async fn what_makes_no_sense_is_named_with_its_place() {
     let folder = Folder::new();
     let server = json!({"server": "https://127.0.0.1:1"});
     for (cluster, user, words) in [
-        (json!({}), json!({}), &["cluster \"c\"", "names no server"][..]),
-        (json!({"server": "https://not a name"}), json!({}), &["cluster \"c\"", "is no URL"]),
-        (json!({"server": "ftp://127.0.0.1"}), json!({}), &["neither https:// nor http://"]),
+        (json!({}), json!({}), &["cluster \"c\"", "it has no server"][..]),
+        (json!({"server": "https://not a name"}), json!({}), &["cluster \"c\"", "is not a URL"]),
+        (
+            json!({"server": "ftp://127.0.0.1"}),
+            json!({}),
+            &["does not begin with https:// or http://"],
+        ),
         (
             json!({"server": "https://a", "certificate-authority": "no.pem"}),
             json!({}),
@@ -132,19 +136,23 @@ async fn what_makes_no_sense_is_named_with_its_place() {
         (
             json!({"server": "https://a", "certificate-authority-data": "###"}),
             json!({}),
-            &["certificate-authority-data is no base64"],
+            &["certificate-authority-data is not base64"],
         ),
         (
             json!({"server": "https://a", "certificate-authority-data": "aGVsbG8="}),
             json!({}),
-            &["certificate-authority: it has no certificate in PEM form"],
+            &["certificate-authority: it contains no PEM certificate"],
         ),
         (
             json!({"server": "https://a", "proxy-url": "ftp://p"}),
             json!({}),
             &["cluster \"c\"", "proxy-url", "use http, https or socks5"],
         ),
-        (server.clone(), json!({"token": "s3\ncr3t"}), &["user \"u\"", "line end", "in one line"]),
+        (
+            server.clone(),
+            json!({"token": "s3\ncr3t"}),
+            &["user \"u\"", "line break", "on one line"],
+        ),
         (
             server.clone(),
             json!({"client-certificate-data": "aGVsbG8="}),
@@ -164,7 +172,7 @@ async fn what_makes_no_sense_is_named_with_its_place() {
             server,
             json!({"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": "p",
                 "interactiveMode": "Always"}}),
-            &["exec plugin p", "needs a terminal"],
+            &["exec plugin p", "requires a terminal"],
         ),
     ] {
         let error = folder.api(&cluster, &user).map(drop).unwrap_err().to_string();

@@ -113,7 +113,7 @@ impl Conductor {
             return self.finish(stored, policy, record.clone(), &survey).await;
         }
         for unknown in &survey.unknown {
-            debug!(node = %node.name, error = %unknown, "a pod of the drain cannot be judged yet");
+            debug!(node = %node.name, error = %unknown, "cannot decide about a pod of the drain yet");
         }
         let present: Vec<_> = survey.go.iter().chain(&survey.going).collect();
         let turn = turn(&present, &policy.groups, started, deadline, now);
@@ -165,7 +165,7 @@ impl Conductor {
                     self.retry_released(survey, ordered.iter().filter(is_held), &budgets);
                 }
                 // The API server asks them at the next try in any case.
-                Err(error) => debug!(%error, "the disruption budgets cannot be listed"),
+                Err(error) => debug!(%error, "cannot list the disruption budgets"),
             }
         }
         Remaining::of(survey, &refusals, &budgets)
@@ -182,7 +182,7 @@ impl Conductor {
             let uid = ordered.pod.uid;
             let pod = survey.go.iter().find(|pod| pod.reference.uid == uid);
             if pod.is_some_and(|pod| obstacle(pod, budgets).is_none()) {
-                debug!(pod = %ordered.pod, "no disruption budget holds the pod any more");
+                debug!(pod = %ordered.pod, "no disruption budget blocks the pod any more");
                 self.shared.retry_order(ordered);
             }
         }
@@ -280,7 +280,7 @@ impl Conductor {
         let remaining = self.remaining(&survey, &self.shared.orders.on(&node.name)).await;
         let left = brief(&left(&survey, &remaining));
         if policy.at_deadline == AtDeadline::DeleteRest && !record.forced {
-            warn!(node = %node.name, %left, "the drain's deadline is over; what is left is deleted");
+            warn!(node = %node.name, %left, "the drain's deadline has passed; deleting the remaining pods");
             let record = Record {
                 forced: true,
                 deadline: Some(later(
@@ -335,8 +335,8 @@ impl Conductor {
         if record.extended || conducted.is_some_and(|conducted| conducted >= span / 2) {
             return None;
         }
-        warn!(node = %node.name, ?span, "the drain's deadline is over, but nobody was at it; it is \
-            given its time once more");
+        warn!(node = %node.name, ?span, "the drain's deadline passed while no leader was working; \
+            starting its time again");
         let (started, deadline) = (Some(now), Some(later(now, span)));
         Some(Record { started, deadline, extended: true, ..record.clone() })
     }

@@ -55,8 +55,7 @@ impl Conductor {
                         unstored.annotated(name);
                     } else {
                         let tries = unstored.keep(&written.node, wanted, true, now);
-                        let cause =
-                            "what was written was taken off or changed at once, as by a webhook";
+                        let cause = "it was removed or changed at once, perhaps by a webhook";
                         self.drains.reporter.unstored(node, "record", cause, tries);
                     }
                     return Ok(written);
@@ -99,7 +98,7 @@ impl Conductor {
                     unstored.marked(&stored.node.name);
                     return Ok(Went::On(written));
                 }
-                Ok(written) => (written, "it was taken off at once, as by a webhook".to_owned()),
+                Ok(written) => (written, "it was removed at once, perhaps by a webhook".to_owned()),
                 Err(RequestError::Status(answer)) if is_refused_for_good(&answer) => {
                     (stored.clone(), RequestError::Status(answer).to_string())
                 }

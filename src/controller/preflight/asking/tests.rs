@@ -111,7 +111,7 @@ async fn the_wait_ends_and_the_error_says_how_long_it_was() {
             Answers::Breaks,
             "cannot reach the API server at server after waiting 5m0s: broken; check",
         ),
-        (Answers::Code(503), "server for permissions after waiting 5m0s: 503 "),
+        (Answers::Code(503), "at server after waiting 5m0s: 503 "),
     ] {
         let (outcome, took) = started(&server(move |_| ails), WAIT).await;
         let error = outcome.unwrap_err();
@@ -124,7 +124,7 @@ async fn the_wait_ends_and_the_error_says_how_long_it_was() {
 async fn without_a_wait_it_is_given_up_at_once() {
     for (ails, words) in [
         (Answers::Breaks, "cannot reach the API server at server: broken; check"),
-        (Answers::Code(503), "server for permissions: 503 "),
+        (Answers::Code(503), "at server: 503 "),
     ] {
         let (outcome, took) = started(&server(move |_| ails), Duration::ZERO).await;
         let error = outcome.unwrap_err();
@@ -136,10 +136,10 @@ async fn without_a_wait_it_is_given_up_at_once() {
 #[tokio::test(start_paused = true)]
 async fn what_does_not_pass_ends_the_start_at_once() {
     for (answers, words) in [
-        (Answers::Code(401), "does not accept the credentials (401"),
-        (Answers::Code(403), "cannot ask the API server at server for permissions: 403"),
-        (Answers::Code(404), "cannot ask the API server at server for permissions: 404"),
-        (Answers::Nonsense, "check that it is one"),
+        (Answers::Code(401), "rejects the credentials (401"),
+        (Answers::Code(403), "cannot check permissions with the API server at server: 403"),
+        (Answers::Code(404), "cannot check permissions with the API server at server: 404"),
+        (Answers::Nonsense, "check that an API server"),
         (Answers::Untrusted, "cannot reach the API server at server: invalid peer certificate"),
         (Answers::No, "missing permission: list nodes, watch nodes"),
     ] {
