@@ -1,4 +1,4 @@
-//! Growing, jittered pauses between tries.
+//! Growing, jittered pauses between attempts.
 
 use std::time::Duration;
 

@@ -1,12 +1,12 @@
-//! The one source of time.
+//! The only source of time.
 //!
-//! Deadlines are wall-clock stamps, since the API stores such; timers run on the monotonic clock.
-//! [`Clock`] is the only place where one is turned into the other. It reads the system's wall
-//! clock once and goes on from there by the monotonic clock, so that a step of the wall clock
-//! (an administrator, NTP, a resumed machine) moves no deadline by itself. Whether a step is to be
-//! believed is decided elsewhere, and carried out with [`Clock::set`].
+//! Deadlines are wall-clock times, because the API stores those; timers use the monotonic clock. Only
+//! [`Clock`] converts between the two. It reads the system's wall clock once and then follows the
+//! monotonic clock, so that a step of the wall clock (an administrator, NTP, a resumed machine) does
+//! not move a deadline by itself. The controller decides whether a step counts, and applies it with
+//! [`Clock::set`].
 //!
-//! It follows `tokio::time::pause`, so tests own the time.
+//! It follows `tokio::time::pause`, so tests control the time.
 
 use std::sync::Arc;
 use std::time::Duration;

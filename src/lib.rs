@@ -1,21 +1,22 @@
-//! ostrakon removes pods from nodes: by NoExecute taints, at their deadlines, and by cordon and drain,
-//! where a node's conditions are bad.
+//! ostrakon evicts pods from nodes: by NoExecute taints at their deadlines, and by cordon and drain of
+//! nodes with bad conditions.
 //!
-//! The rooms, in the order in which data flows through them:
+//! The modules, in the order of the data flow:
 //!
-//! - [`cluster`]: the API server. Watches nodes and pods into the view; sends requests out.
-//! - [`pipeline`]: work queues, shards, workers, timed queue. Knows nothing of taints.
+//! - [`cluster`]: the API server. Watches nodes and pods into the view; sends requests.
+//! - [`pipeline`]: work queues, shards, workers, timed queue. Independent of taints.
 //! - [`taint`]: what a NoExecute taint means for a pod. Pure.
-//! - [`drain`]: which nodes are cordoned and drained, and which of their pods go. Pure.
+//! - [`drain`]: which nodes are cordoned and drained, and which of their pods are evicted. Pure.
 //! - [`evict`]: carries verdicts out: asks again, patches, deletes, retries.
-//! - [`leader`]: of several replicas one works, by a lease.
+//! - [`leader`]: elects one of several replicas with a lease.
 //! - [`observe`]: metrics, events, HTTP endpoints, logs.
-//! - [`controller`]: wires the rooms into a running process.
-//! - [`cli`] and [`config`]: what a person types, and the one validated form of it.
+//! - [`controller`]: wires everything into a running process.
+//! - [`cli`] and [`config`]: the command line, and the validated configuration.
 //!
-//! On the ground lie [`model`], the facts that decisions are made from, [`clock`], the one source
-//! of time, and [`backoff`], the pauses between tries. `sim` stands beside them: a cluster without
-//! machines, for tests and trials. It comes with the feature `demo`, which the image is built without. `docs/architecture.md` has the threads, queues and reasons.
+//! The basis is [`model`], the facts that decisions use, [`clock`], the only source of time, and
+//! [`backoff`], the pauses between attempts. `sim` is a simulated cluster for tests and the demo, behind
+//! the feature `demo`; the image is built without it. `docs/architecture.md` describes threads and queues
+//! with the reasons, `docs/glossary.md` our terms.
 
 pub mod backoff;
 pub mod cli;

@@ -382,7 +382,7 @@ async fn arguments_of_which_nothing_can_be_made_are_wrong_usage() {
         &run,
         2,
         &[
-            "--nonsense: no draino that is known",
+            "--nonsense: no known draino",
             "every healthy node would be bad",
             "Ready=Unknown,10m",
         ],
@@ -401,7 +401,7 @@ async fn help_names_every_flag_with_its_default() {
         "--kubeconfig <FILE>",
         "[default: KUBECONFIG, then ~/.kube/config, then the pod's service account]",
         "--context <NAME>",
-        "[default: its current context]",
+        "[default: the current context]",
         "--api-server-wait <DURATION>",
         "[default: 5m]",
         "--listen <ADDR:PORT>",
@@ -415,7 +415,7 @@ async fn help_names_every_flag_with_its_default() {
         "--config <FILE>",
         "--drain-condition <CONDITION>",
         "--node-label-expr <EXPRESSION>",
-        "[default: every node]",
+        "[default: all nodes]",
         "--drain-buffer <DURATION>",
         "[default: 10m]",
         "--max-grace-period <DURATION>",
@@ -444,7 +444,7 @@ async fn a_token_with_a_line_end_is_an_error_and_is_not_shown() {
     content["users"][0]["user"] = serde_json::json!({"token": "s3\ncr3t"});
     std::fs::write(&config, content.to_string()).unwrap();
     let run = run_in(folder.path(), &["run", &format!("--kubeconfig={config}")], &[]).await;
-    assert_complains(&run, 1, &["cannot use kubeconfig", "user \"", "line end", "in one line"]);
+    assert_complains(&run, 1, &["cannot use kubeconfig", "user \"", "line break", "on one line"]);
     assert!(!run.stderr.contains("cr3t"), "{run:?}");
 }
 

@@ -1,7 +1,7 @@
-//! Requests to the API server: each with a timeout, each counted, each with a small answer.
+//! Requests to the API server. Each has a timeout, is counted, and returns a small response.
 //!
-//! Nothing is retried here. A request either had an answer or it did not, and [`RequestError`]
-//! says which; whoever asked knows what that means.
+//! Nothing is retried here. [`RequestError`] says whether there was a response; the caller knows what
+//! that means.
 
 use std::time::Duration;
 

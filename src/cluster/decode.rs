@@ -1,12 +1,12 @@
-//! From the wire to the model: the few fields that decisions are made from.
+//! Decodes objects into the model: the few fields that decisions use.
 //!
-//! An object is read part by part. What is essential (name, UID, the node that a pod is bound to) must
-//! be there; every other part that cannot be read counts as absent, is reported as a [`Flaw`] and hides
-//! nothing else. Absence means the safe side: an unreadable toleration tolerates everything, since a
-//! pod must not go for bytes that nobody understands, and an unreadable taint removes nobody.
+//! An object is read part by part. Name, UID and the node that a pod is bound to are required. Any other
+//! part that cannot be read is ignored, reported as a [`Flaw`], and hides no other part. Ignoring it is
+//! always safe: an unreadable toleration tolerates everything, because no pod must be evicted for
+//! unreadable bytes, and an unreadable taint evicts no pod.
 //!
-//! Whoever writes an object decides how much there is to read. So each list has a bound, and what one
-//! object takes of time and room is linear in its length.
+//! The author of an object decides how much there is to read. So each list has a limit, and an object takes
+//! time and memory in proportion to its length.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,14 +1,12 @@
-//! Whether writes may be sent: always, or for as long as a lease is held.
+//! The gate for writes: open always, or only while a lease is held.
 //!
-//! The gate is asked at the moment of writing, not when the work was taken up. What it grants is bounded
-//! on both sides: a write may begin until the renew deadline, and must have its answer before the
-//! lease can be taken by another. Both are counted from when the last renewal was *sent*, which is
-//! before the API server stored it and so before anybody else saw it. A renewal extends the time of
-//! writes that are under way, so a write may take longer than one claim lasts.
+//! It is checked at the moment of writing, not when the work starts. A write may start until the renew
+//! deadline, and must be answered before another replica can take the lease. Both count from when the last
+//! renewal was *sent*, which is before anyone else could see it. A renewal extends the time of writes in
+//! flight, so a write may take longer than one claim lasts.
 //!
-//! Two clocks count the time, and the longer time is valid, since the monotonic clock
-//! stands still while the machine sleeps. A wall clock that is set tells no time: the gate is shut until
-//! the next renewal.
+//! Two clocks measure the time, and the longer time counts, because the monotonic clock stands still while
+//! the machine sleeps. If the wall clock is set, the gate closes until the next renewal.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,10 +1,9 @@
-//! What many pods have in common, kept once: namespaces, node names, toleration lists.
+//! Interning of values that many pods share: namespaces, node names, toleration lists.
 //!
-//! A cluster of 150,000 pods has a few thousand node names and a handful of different toleration
-//! lists. Nobody says when the last pod with a text is gone, so what nobody else holds is
-//! forgotten from time to time: never less often than when as many bytes again have come together as
-//! were left the last time. Bytes count and not entries, since whoever writes a pod chooses how long
-//! they are.
+//! A cluster of 150,000 pods has a few thousand node names and a handful of different toleration lists.
+//! Unused values are dropped from time to time, at the latest when the number of interned bytes has
+//! doubled since the last time. Bytes count, not entries, because the author of a pod chooses their
+//! length.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What is counted at the API server's door.
+//! Metrics of requests and watches.
 
 use std::time::Duration;
 

@@ -1,8 +1,8 @@
-//! The API server: facts come in through [`watch`], requests go out through [`Api`], and what is
-//! known of nodes and pods is held in [`View`].
+//! The API server: facts arrive through [`watch`], requests are sent through [`Api`], and [`View`] holds
+//! the known nodes and pods.
 //!
-//! Everything here translates between the wire and [`crate::model`]. Nothing is decided here:
-//! whether a pod goes, whether a request is worth a retry and when, is for others to say.
+//! This module translates between the wire and [`crate::model`]. It makes no decisions: whether a pod is
+//! evicted, and whether and when a request is retried, is decided elsewhere.
 
 mod api;
 mod connect;

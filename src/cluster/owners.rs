@@ -1,6 +1,6 @@
-//! Looks up whether the owners of pods exist, and remembers it for a moment.
+//! Looks up whether the owners of pods exist, with a short-lived cache.
 //!
-//! The pods of many nodes have the same few owners; draino asked once per pod, in a row.
+//! The pods of many nodes have the same few owners; draino asked once per pod, one after the other.
 
 use std::sync::Arc;
 use std::time::Duration;

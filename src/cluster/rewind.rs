@@ -1,12 +1,11 @@
-//! Notices that the API server's store went back in time.
+//! Detects that the API server's store went back in time.
 //!
-//! When etcd is restored from a backup, versions begin again at the one of the backup. A watch that is
-//! taken up at the old, higher version is answered and silent until the store has come that far, and what
-//! is stored up to then never comes. So a version that is lower than one that was seen before is a reason
-//! to list at once.
+//! When etcd is restored from a backup, versions continue from the backup. A watch that is resumed at the
+//! old, higher version succeeds but is silent until the store reaches that version, and never delivers the
+//! changes before it. So a version that is lower than a previous one requires a new list at once.
 //!
-//! A version is only compared with earlier ones of the same thing: of the same list, or of the same
-//! object. Resources may be in stores of their own, which count apart.
+//! Versions are only compared with earlier ones of the same list or object: resources may be in separate
+//! stores with separate versions.
 
 use std::sync::Arc;
 

@@ -1,12 +1,12 @@
-//! What is known of nodes and pods: the newest facts that the watches brought.
+//! The view: the newest facts about nodes and pods from the watches.
 //!
-//! One entry per node holds the node and its pods, so that a node's taints and its list of pods
-//! are always read and written together. That is what makes the order "taints first, then list
-//! the pods" safe: a pod that is missing from the list when a node is judged is inserted later,
-//! meets the taints that are stored by then, and is judged itself.
+//! One entry per node holds the node and its pods, so that a node's taints and its pods are always read
+//! and written together. This makes "store the taints, then list the pods" safe: a pod that is missing
+//! from the list when a node is evaluated is inserted later, sees the taints stored by then, and is
+//! evaluated itself.
 //!
-//! Most versions that come in say nothing new (heartbeats, container statuses): they leave what is
-//! stored as it is, so that they cost no memory and move none.
+//! Most updates contain nothing new (heartbeats, container statuses). They do not replace the stored
+//! facts, so that they neither allocate nor move memory.
 //!
 //! No guard of the map leaves this module; everything handed out is a shared copy.
 

@@ -1,23 +1,21 @@
-//! List and watch: brings one resource's objects in, and keeps at it whatever happens.
+//! List and watch: delivers the objects of one resource, whatever happens.
 //!
-//! The stream is written for this program because the common ones cannot be trusted with its
-//! promises: they have no timeouts, they repeat a request for ever when the server answers 410 by
-//! status code, one object that cannot be read makes them fail every list, and they speak JSON,
-//! which costs the API server six times what protobuf does. Here every wait is bounded, both forms
-//! of 410 lead to a new list, and an unreadable object is counted, named and skipped, while the
-//! version of it that is known already stays.
+//! It is our own code because existing implementations do not meet our promises (ADR 1): they have no
+//! timeouts, they repeat a request forever when the server answers 410 as a status code, one unreadable
+//! object makes every list fail, and they use JSON, which costs the API server six times as much as
+//! protobuf. Here every wait has a limit, both forms of 410 lead to a new list, and an unreadable object
+//! is counted, reported and skipped, while its last readable version is kept.
 //!
-//! A list is streamed: the server sends all objects as events of a watch, says when they are
-//! complete, and the watch goes on from there. Neither side ever holds the whole list. A server
-//! that refuses this is asked for pages instead, from then on.
+//! A list is streamed: the server sends all objects as events of a watch, marks the end, and the watch
+//! continues from there. Neither side holds the whole list. If a server refuses this, lists are taken in
+//! pages from then on.
 //!
-//! A watch that ends is taken up again at the last version seen, without a new list: the API
-//! server cuts watches that lag in a burst, and a list of 150,000 pods is what it needs least
-//! then. But a store that was restored from a backup has lower versions, and a watch at a higher one is
-//! silent. So a watch that broke is taken up only if the store is that far, one that was silent is
-//! followed by a list, and so is a version that is lower than one seen before, wherever it is seen. And
-//! where no watch can be had, or none that brings anything, while the store moves on, a list comes about
-//! every minute: pods are judged by facts that are a little old, and not by those of last week.
+//! A watch that ends is resumed at the last version, without a new list: the API server cuts slow watches
+//! during a burst, which is the worst time for listing 150,000 pods. But a store that was restored from a
+//! backup has lower versions, and a watch at a higher version is silent. So a broken watch is only resumed
+//! if the store has reached its version, a silent watch is followed by a list, and so is any version
+//! that is lower than a previous one. If no watch works, or none delivers anything while the store
+//! advances, a list is taken about once a minute, so that facts are at most slightly outdated.
 
 mod stream;
 

@@ -1,10 +1,9 @@
-//! The API server's protobuf, as far as it is read: its envelope and the fields that matter.
+//! The API server's protobuf: the envelope and the fields that are used.
 //!
-//! An object of 5 KB is read by stepping over nine tenths of it. The messages name only the
-//! fields that a decision needs, by the numbers that Kubernetes publishes in the
-//! `generated.proto` files of `k8s.io/api` and `k8s.io/apimachinery`; a field that no message
-//! names is skipped unread. Texts and nested objects are slices of the body that they came in, so
-//! reading allocates next to nothing.
+//! Reading an object of 5 KB skips nine tenths of it. The messages contain only the fields that a decision
+//! needs, with the field numbers from the `generated.proto` files of `k8s.io/api` and
+//! `k8s.io/apimachinery`; other fields are skipped. Strings and nested objects are slices of the response
+//! body, so reading allocates almost nothing.
 //!
 //! Two forms wrap an object:
 //!
@@ -13,8 +12,8 @@
 //! - the *frame* of a watch ([`Frames`], [`Event`], [`frame`]): the length in four bytes, big end
 //!   first, then a message with the type of the event and an envelope.
 //!
-//! Nothing in here knows what a field means; that is for [`PodDecoder`](super::PodDecoder) and
-//! [`decode_node`](super::decode_node). What writes is there for whoever plays the server.
+//! [`PodDecoder`](super::PodDecoder) and [`decode_node`](super::decode_node) interpret the fields.
+//! The encoders are for simulated servers.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use prost::Message;

@@ -1,5 +1,5 @@
-//! The parts of a controller that do its work, apart from what a process has beside them: flags,
-//! signals, HTTP endpoints, the system's clock.
+//! The parts of a controller that do its work, without those of a process: flags, signals, HTTP endpoints,
+//! the system's clock.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Asks for decisions and arms the timers by them. Runs on the workers; does no I/O.
+//! Makes decisions and arms timers accordingly. Runs on the workers; does no I/O.
 //!
 //! The facts are read when an item is handled, not when it was queued: ten changes of a node cost
 //! one decision, by the newest of them.

@@ -1,4 +1,4 @@
-//! From the watches into the view, and on into the queues what matters.
+//! Stores watched objects in the view and queues relevant changes.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Depths and counts of the queues, read when they are scraped.
+//! Metrics of queues, read when they are scraped.
 
 use std::sync::Arc;
 

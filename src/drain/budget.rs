@@ -1,8 +1,8 @@
-//! Disruption budgets: which of them guards a pod, and whether it would let the pod go.
+//! Disruption budgets: which one selects a pod, and whether it would allow its eviction.
 //!
-//! Kubernetes' own rules for `pods/eviction`, foreseen. The API server decides: what is found here
-//! puts the budget and its numbers into words, tells when another try is worth it, and stops a drain
-//! only where the policy asks for that.
+//! This is a forecast by Kubernetes' rules for `pods/eviction`; the API server decides. The forecast is
+//! used to describe the budget and its numbers and to time retries. It only prevents a drain if the policy
+//! says so.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What is to be written of a node, and what there is to tell of it.
+//! Changes to a node's record, and what to report about them.
 
 use std::sync::Arc;
 

@@ -1,21 +1,21 @@
-//! Which conditions make a node bad, from when on, and when they are over.
+//! Which conditions make a node bad, from when on, and when they clear.
 //!
-//! # When a condition is over
+//! # When a condition clears
 //!
-//! draino takes the first other status for a cure. A restart of node-problem-detector sets all its
-//! conditions to False, so a broken node came back into use. What the API stores tells little of
-//! the difference: after a restart the condition has the reason and the transition time that it
-//! would have after a cure. Hence:
+//! For draino, any other status is a recovery. A restart of node-problem-detector sets all its conditions
+//! to False, so a broken node was uncordoned. The API stores no difference: after a restart, the
+//! condition has the same reason and transition time as after a recovery. So:
 //!
-//! - A condition counts as over once it has been good for `clear_after` without a break. That covers
-//!   what is checked again and again (plugins, health checks, counters): it is bad again before.
-//! - It does not cover what is read from a log once, and is not written there a second time. Such a
-//!   condition is given `clear_after: None`: nothing that is reported clears it, a person does.
-//! - Unknown is no cure where True or False was bad: whoever reports it does not know.
-//! - A condition whose heartbeat is too old is no cure either, and no cause: `stale_after`.
+//! - A condition clears once it has been good for `clear_after` without interruption. This works for
+//!   problems that are checked repeatedly (plugins, health checks, counters): they are reported again
+//!   before that.
+//! - It does not work for problems that are read from a log once. Such a condition gets
+//!   `clear_after: None`: only a person clears it.
+//! - Unknown does not clear a condition whose bad status is True or False: its reporter does not know.
+//! - A condition with an old heartbeat neither clears nor counts as bad: `stale_after`.
 //!
-//! Not done, and why: conditions that turn good in the same second are no sign of a restart, since
-//! one repair may cure several; a reason of "no problem" is in both cases the same.
+//! Not used: several conditions that turn good in the same second do not prove a restart, because one
+//! repair may fix several problems; and the reason is the same in both cases.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,9 +1,8 @@
-//! What is to be done about a node now: the one decision from which cordon, drain and uncordon
-//! follow.
+//! Decides what to do about a node now: cordon, drain, uncordon or nothing.
 //!
-//! It looks at the node as it is stored, its record included, and never at what was done before;
-//! so it does not matter who asks, how often, or after which restart. Each step brings the node a
-//! little further, is stored, and the next decision is made from there.
+//! The decision depends only on the stored node, including its record, not on earlier actions. So it does
+//! not matter who asks, how often, or after how many restarts. Each step is stored, and the next
+//! decision starts from there.
 
 use std::sync::Arc;
 
@@ -77,8 +76,8 @@ impl Act {
     }
 }
 
-/// Why a drain is called off.
-mod called_off {
+/// Why a drain is cancelled.
+mod cancelled {
     /// Somebody uncordoned the node.
     pub(super) const UNCORDONED: &str = "someone uncordoned the node";
     /// No condition is bad any more.
@@ -293,10 +292,10 @@ fn uncordoned_by_others(record: Record, upkeep: &Upkeep, bad: &Badness) -> Step 
         phase: DrainPhase::Released,
         cordon: Cordon::Lifted,
         next: None,
-        why: Some(Arc::from(called_off::UNCORDONED)),
+        why: Some(Arc::from(cancelled::UNCORDONED)),
         ..record
     };
-    let news = News::CalledOff(called_off::UNCORDONED);
+    let news = News::CalledOff(cancelled::UNCORDONED);
     Step::Act(Act::Write(Change { news, ..Change::note(record) }))
 }
 
@@ -392,7 +391,7 @@ fn not_bad(
     match record.phase {
         DrainPhase::Draining if clearing.some_stale => return draining(node, record, now),
         DrainPhase::Scheduled if clearing.some_stale => return Step::Rest,
-        DrainPhase::Draining | DrainPhase::Scheduled => return call_off(record, called_off::CLEAR),
+        DrainPhase::Draining | DrainPhase::Scheduled => return call_off(record, cancelled::CLEAR),
         _ => {}
     }
     match clearing.clear_at {
@@ -433,9 +432,9 @@ fn still_bad(
     match record.phase {
         DrainPhase::Cordoned => {
             let held = if !policy.drain {
-                Some(called_off::CORDON_ONLY)
+                Some(cancelled::CORDON_ONLY)
             } else if is_dead {
-                Some(called_off::UNREACHABLE)
+                Some(cancelled::UNREACHABLE)
             } else {
                 None
             };
@@ -451,10 +450,10 @@ fn still_bad(
             }
         }
         DrainPhase::Scheduled | DrainPhase::Draining if !policy.drain => {
-            call_off(record, called_off::CORDON_ONLY)
+            call_off(record, cancelled::CORDON_ONLY)
         }
         DrainPhase::Failed if !policy.drain => Step::Rest,
-        DrainPhase::Scheduled if is_dead => call_off(record, called_off::UNREACHABLE),
+        DrainPhase::Scheduled if is_dead => call_off(record, cancelled::UNREACHABLE),
         DrainPhase::Scheduled => {
             let scheduled = record.scheduled.unwrap_or(now);
             let begins = opens(policy, scheduled.max(now));
@@ -492,7 +491,7 @@ fn still_bad(
 
 fn draining(node: &Node, record: Record, now: Timestamp) -> Step {
     if node.ready.status == ConditionStatus::Unknown {
-        return call_off(record, called_off::UNREACHABLE);
+        return call_off(record, cancelled::UNREACHABLE);
     }
     match record.deadline {
         Some(deadline) if deadline > now => Step::Act(Act::Conduct(record)),

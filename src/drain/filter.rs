@@ -1,9 +1,9 @@
-//! Which pods of a node a drain evicts, which it waits for, and which it leaves.
+//! Which pods of a node a drain evicts, which it waits for, and which stay.
 //!
-//! draino's filters in a different order: what is left because of its kind comes first. A filter
-//! only ever leaves a pod, so the order changes no pod's fate but only the reason, and the reason
-//! says what the pod means for the drain ([`Stay`]). Most DaemonSet pods have an `emptyDir`; that
-//! must not make a node undrainable.
+//! These are draino's filters in a different order: kinds whose pods stay come first. Filters only keep
+//! pods, so the order does not change which pods stay, only the reason. The reason determines what the pod
+//! means for the drain ([`Stay`]). Most DaemonSet pods have an `emptyDir`; that must not make a node
+//! undrainable.
 
 use std::fmt;
 use std::sync::Arc;

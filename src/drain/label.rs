@@ -1,4 +1,4 @@
-//! What can be a label of a Kubernetes object.
+//! Valid label keys and values.
 
 /// Whether this can be the key of a label or an annotation: a name of up to 63 letters, digits, `-`,
 /// `_` and `.` that begins and ends with a letter or digit, perhaps after a DNS name and `/`.

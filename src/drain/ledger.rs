@@ -1,8 +1,8 @@
-//! Which nodes are out of use, who may be next, and when the next drain begins: what concerns
-//! more than one node.
+//! The budget of nodes: how many are unavailable, which one is cordoned next, and when the next drain
+//! starts. This is the only state that concerns several nodes.
 //!
-//! It is derived from the nodes as they are stored, plus what was granted and is not seen to be
-//! stored yet; so a restart finds it again. Nothing of it is written anywhere.
+//! It is derived from the stored nodes, plus grants that are not visible yet, so a restart reconstructs
+//! it. It is not stored anywhere.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Cordon and drain by node conditions: what a policy says of a node, what a drain does to its
-//! pods, and in which order. Pure: no I/O, no clock of its own.
+//! Cordon and drain by node conditions: what a policy decides about a node, what a drain does with its
+//! pods, and in which order. Pure: no I/O and no clock.
 
 mod belief;
 mod budget;

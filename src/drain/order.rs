@@ -1,9 +1,9 @@
-//! In which order the pods of a node go.
+//! The order in which the pods of a node are evicted.
 //!
-//! By priority, in groups, as the kubelet's graceful shutdown has it: what others depend on goes
-//! last. A group that does not end must not keep the next ones from their part of the time, so each
-//! has a share of it. Within a group pods that are not ready go first, since they cost no budget
-//! anything and may be what keeps it used up.
+//! Pods are evicted in groups by priority, as in the kubelet's graceful shutdown: pods that others depend
+//! on come last. A group that does not finish must not use up the time of the next ones, so each has a
+//! share of it. Within a group, unready pods come first: they cost a budget nothing, and may be what
+//! exhausts it.
 
 use jiff::{SignedDuration, Timestamp};
 

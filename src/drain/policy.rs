@@ -1,4 +1,4 @@
-//! Drain policies, validated: which nodes, by which conditions, how fast, and what is left alone.
+//! Validated drain policies: which nodes, for which conditions, how fast, and which pods stay.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,9 +1,8 @@
-//! Where the drain of a node stands, as it is written on the node itself: annotation
-//! `ostrakon.dev/drain`, in JSON.
+//! The state of a node's drain, stored on the node as JSON in the annotation `ostrakon.dev/drain`.
 //!
-//! The node carries this state, not the process: after a restart, or with another leader, the
-//! work goes on from what is written there, and a person reads it with kubectl. It also says whose
-//! the cordon is, so that nobody else's is ever undone.
+//! The state is on the node, not in the process: after a restart, or with another leader, work continues
+//! from there, and people can read it with kubectl. It also records who owns the cordon, so that a cordon
+//! of someone else is never removed.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Which pods are still on a node that is drained, and why, in the words that people are told: in
-//! events, in the record on the node and in the log.
+//! Describes the pods that remain on a drained node and why, for events, the record on the node and the
+//! log.
 
 use std::fmt::{self, Display};
 use std::sync::Arc;

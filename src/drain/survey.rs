@@ -1,4 +1,4 @@
-//! All pods of a node at once: can it be drained, is it drained, and what is left to do.
+//! A plan for all pods of a node: whether it can be drained, whether it is drained, and what remains.
 
 use std::fmt;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What is wrong with a text that a person wrote, and where.
+//! Syntax errors in text that people write.
 
 /// A text that cannot be understood.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

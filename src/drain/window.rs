@@ -1,4 +1,4 @@
-//! The hours of the week in which drains may begin.
+//! Recurring time windows in which drains may start.
 
 use jiff::civil::{Date, Time, Weekday};
 use jiff::tz::TimeZone;

@@ -1,4 +1,4 @@
-//! What a candidate does next. Pure.
+//! Decides what a candidate does next. Pure.
 
 use std::time::Duration;
 

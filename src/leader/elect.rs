@@ -1,4 +1,4 @@
-//! Takes the lease, renews it, loses it, and gives it back.
+//! Takes, renews and releases the lease.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Who leads, as a metric.
+//! Metrics of leadership.
 
 use prometheus::{IntCounterVec, IntGauge, Opts, Registry};
 

@@ -1,13 +1,13 @@
-//! Leader election: of several replicas one works, by a lease that it renews.
+//! Leader election: one of several replicas works, and holds a lease that it renews.
 //!
-//! The lease is a coordination.k8s.io/v1 object as client-go's leader election has it. What to do next
-//! is [`decided`](Sight::decide) from what is stored and since when *this* process has
-//! seen it stored; nobody's wall clock counts, so clocks may differ. [`run`] does it. Who loses the
-//! lease stands by and takes part again.
+//! The lease is a coordination.k8s.io/v1 object, as in client-go's leader election. The next step is
+//! [`decided`](Sight::decide) from the stored lease and since when *this* process has seen it
+//! unchanged; wall clocks do not count, so they may differ. [`run`] executes it. A replica that loses the
+//! lease becomes a standby and takes part in the next election.
 //!
-//! Nothing here writes anything but the lease. That only the leader writes is the gate's business
-//! ([`WriteGate`](crate::cluster::WriteGate)), which is asked at the moment of each write: to have
-//! been the leader a moment ago is not enough.
+//! This module writes only the lease. The gate ([`WriteGate`](crate::cluster::WriteGate)) ensures that
+//! only the leader writes: it is checked at the moment of each write, because having been the leader a
+//! moment ago is not enough.
 
 mod decide;
 mod elect;

@@ -1,4 +1,4 @@
-//! Terms of leadership, as the election hands them to whoever works.
+//! Terms of leadership, which the election passes to the controller.
 
 use tokio_util::sync::CancellationToken;
 

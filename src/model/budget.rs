@@ -1,4 +1,4 @@
-//! Disruption budgets, as far as they are foreseen.
+//! Disruption budgets, as far as forecasts need them.
 
 use std::sync::Arc;
 
@@ -11,22 +11,22 @@ pub struct Budget {
     pub namespace: Arc<str>,
     /// Name.
     pub name: Arc<str>,
-    /// Which pods of its namespace it guards.
+    /// Which pods of its namespace it selects.
     pub selector: Selector,
-    /// What it demands; `None` if it demands nothing, or what is not known.
+    /// Its `minAvailable` or `maxUnavailable`; `None` if it has neither, or an unknown form.
     pub demand: Option<Demand>,
-    /// It lets pods that are not Ready go in any case (`AlwaysAllow`); otherwise only while the
-    /// others suffice (`IfHealthyBudget`).
+    /// Unready pods may always be evicted (`AlwaysAllow`); otherwise only while enough others are healthy
+    /// (`IfHealthyBudget`).
     pub lets_unready_go: bool,
-    /// Its status is about its newest spec.
+    /// Its status is of its newest spec.
     pub observed: bool,
-    /// Its status: healthy pods there are.
+    /// From its status: number of healthy pods.
     pub healthy: i32,
-    /// Its status: healthy pods there must be.
+    /// From its status: required number of healthy pods.
     pub desired: i32,
-    /// Its status: pods there should be.
+    /// From its status: expected number of pods.
     pub expected: i32,
-    /// Its status: pods that may go now.
+    /// From its status: number of pods that may be evicted now.
     pub allowed: i32,
 }
 
@@ -42,9 +42,9 @@ pub enum Demand {
 /// A number of pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Amount {
-    /// So many.
+    /// A number.
     Count(i32),
-    /// So many of a hundred, rounded up.
+    /// A percentage, rounded up.
     Percent(i32),
 }
 

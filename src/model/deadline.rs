@@ -1,4 +1,4 @@
-//! The moment at which a pod's toleration is over.
+//! The time at which a pod's toleration ends.
 
 use std::fmt;
 
@@ -6,14 +6,14 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::Stamp;
 
-/// A point in wall-clock time, of the cluster's clock, before which a pod is not removed.
+/// A wall-clock time before which a pod is not evicted.
 ///
 /// Ordered by time: the smaller deadline comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Deadline(pub Timestamp);
 
 impl Deadline {
-    /// `anchor` plus `seconds`; never early, whatever the stamp has cut off.
+    /// `anchor` plus `seconds`, never early despite truncated stamps.
     ///
     /// Saturates at the last representable moment (the end of the year 9999) instead of wrapping,
     /// as upstream does from 9,223,372,037 s on: a deadline that far away never comes.
@@ -21,7 +21,7 @@ impl Deadline {
         Self::exactly(anchor.latest(), seconds)
     }
 
-    /// The moment `from`, which is known exactly, plus `seconds`.
+    /// The exact time `from` plus `seconds`.
     pub fn exactly(from: Timestamp, seconds: i64) -> Self {
         let later = from.saturating_add(SignedDuration::from_secs(seconds));
         Self(later.unwrap_or(Timestamp::MAX))

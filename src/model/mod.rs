@@ -1,8 +1,7 @@
-//! The facts that decisions are made from: plain data, no I/O and no clock.
+//! The facts that decisions use: plain data, no I/O and no clock.
 //!
-//! An API object is thousands of bytes; a decision needs a few of its fields. These types hold
-//! just those, so that a pod costs a few hundred bytes in the view and a test can write one down
-//! in a line. Nothing here knows where a fact came from or what will be done with it.
+//! An API object has thousands of bytes; a decision needs a few of its fields. These types contain only
+//! those, so that a pod takes a few hundred bytes in the view, and a test can construct one in a line.
 
 mod budget;
 #[cfg(test)]

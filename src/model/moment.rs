@@ -1,20 +1,19 @@
-//! Moments: how far a stamp that somebody stored can be trusted, and sums that cannot overflow.
+//! Times from the API, which have whole seconds and may be wrong, and saturating arithmetic.
 
 use std::fmt;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
-/// A moment that somebody wrote down, such as a taint's `timeAdded`.
+/// A stored time, such as a taint's `timeAdded`.
 ///
-/// The API stores whole seconds and cuts off the rest, so what happened at 12:00:00.9 is stored as
-/// 12:00:00. Such a stamp therefore counts as the end of its second: nothing that is counted from it
-/// comes early, and nothing comes more than a second late. What this program saw itself is exact.
+/// The API truncates times to whole seconds: 12:00:00.9 is stored as 12:00:00. So a stamp counts as the
+/// end of its second: nothing happens early, and nothing more than a second late. Times that this program
+/// observed itself are exact.
 ///
-/// A stamp cannot be compared with a moment, nor be added to, without a decision about this:
-/// [`latest`](Self::latest) and [`plus`](Self::plus) make it, [`written`](Self::written) is for texts.
-/// It holds the moment that it counts as, which is stored again and read back without being rounded
-/// twice. In order they are as they count.
+/// [`latest`](Self::latest) and [`plus`](Self::plus) apply this rule, so that a stamp is never compared or
+/// added to without it; [`written`](Self::written) is for texts. It contains the time that it counts as,
+/// which is stored and read again without rounding twice. Stamps are ordered by that time.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Stamp(Timestamp);
 
@@ -22,18 +21,18 @@ pub struct Stamp(Timestamp);
 const END: i32 = 999_999_999;
 
 impl Stamp {
-    /// A stamp that the API stores: the second in which something happened.
+    /// A stamp from the API: the second in which something happened.
     pub fn of_second(written: Timestamp) -> Self {
         let end = SignedDuration::from_nanos(i64::from(END - written.subsec_nanosecond()));
         Self(written.saturating_add(end).unwrap_or(Timestamp::MAX))
     }
 
-    /// A moment that is known exactly.
+    /// An exact time.
     pub const fn exact(moment: Timestamp) -> Self {
         Self(moment)
     }
 
-    /// The latest moment at which it can have happened: what it counts as.
+    /// The latest time at which it can have happened, which is what it counts as.
     pub const fn latest(self) -> Timestamp {
         self.0
     }
@@ -43,17 +42,16 @@ impl Stamp {
         if self.0.subsec_nanosecond() == END { second_of(self.0) } else { self.0 }
     }
 
-    /// The moment from which on it is certain that so much time has passed since. No time at all has
-    /// passed at once.
+    /// The time at which this duration has certainly passed since the stamp. A zero duration has passed
+    /// immediately.
     pub fn plus(self, time: Duration) -> Timestamp {
         if time.is_zero() { self.written() } else { later(self.0, time) }
     }
 
-    /// The stamp as it counts for who reads it at `now`: it cannot tell of anything later. A stamp that
-    /// is more than a day ahead counts as `before`, which is what was read of the same thing earlier,
-    /// or else as now: whoever wrote it may want something to last for ever. One that is less far ahead
-    /// stays, since it may be the reader's clock that is wrong, and what it has put in the place of a
-    /// stamp would come early once the clock is set.
+    /// The stamp as read at `now`. One that is more than a day in the future counts as `before`, the
+    /// previously read value, otherwise as now: its author may want something to last forever. One that is
+    /// less far ahead is kept, because the reader's clock may be wrong, and a replaced value would be too
+    /// early once the clock is corrected.
     #[must_use]
     pub fn seen_at(self, now: Timestamp, before: Option<Self>) -> Self {
         let newest = later(now, Duration::from_hours(24));
@@ -81,13 +79,12 @@ pub fn later(moment: Timestamp, by: Duration) -> Timestamp {
     moment.saturating_add(by).unwrap_or(Timestamp::MAX)
 }
 
-/// The second that a moment is in, as the API stores what happened then. See [`Stamp`].
+/// Truncates a time to its second, as the API does. See [`Stamp`].
 pub fn second_of(moment: Timestamp) -> Timestamp {
     Timestamp::from_second(moment.as_second()).unwrap_or(moment)
 }
 
-/// The first whole second that is not before `moment`: how a moment is stored before which nothing
-/// is to happen.
+/// Rounds a time up to a whole second, for storing the earliest time at which something may happen.
 pub fn second_from(moment: Timestamp) -> Timestamp {
     second_of(later(moment, Duration::from_nanos(999_999_999)))
 }

@@ -1,4 +1,4 @@
-//! Nodes, as far as the removal of their pods is concerned.
+//! Nodes, as far as taint eviction needs them.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -8,7 +8,7 @@ use jiff::Timestamp;
 
 use super::{ConditionStatus, Stamp, Taint, Uid, Upkeep};
 
-/// The name of a node: cheap to clone, and the key by which work is sharded.
+/// The name of a node: cheap to clone, and the sharding key.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeName(pub Arc<str>);
 
@@ -46,14 +46,14 @@ impl fmt::Debug for NodeName {
 /// A version of an object: its `resourceVersion`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Version {
-    /// One that can be compared with others of the same resource, as from Kubernetes 1.35 on.
+    /// A version that is comparable with others of the same resource, as in Kubernetes 1.35 and later.
     Number(u64),
-    /// One of which it can only be told whether it is the same.
+    /// A version that can only be tested for equality.
     Text(Arc<str>),
 }
 
 impl Version {
-    /// The version that the API writes like this; `None` if it is empty.
+    /// Parses a `resourceVersion`; `None` if it is empty.
     pub fn parse(text: &str) -> Option<Self> {
         match text.parse() {
             Ok(number) => Some(Self::Number(number)),
@@ -62,7 +62,7 @@ impl Version {
         }
     }
 
-    /// Whether `newer` may tell of changes that are not known at this version.
+    /// Whether `newer` may contain changes that this version does not.
     pub fn is_behind(&self, newer: &Self) -> bool {
         match (self, newer) {
             (Self::Number(own), Self::Number(newer)) => own < newer,
@@ -85,9 +85,9 @@ pub struct Ready {
 pub struct Node {
     /// Its name.
     pub name: NodeName,
-    /// Its identity: a node that is deleted and registered again gets a new one.
+    /// Its UID: a node that is deleted and registered again gets a new one.
     pub uid: Uid,
-    /// Which version of it this is; absent where the server does not say.
+    /// Its `resourceVersion`, if the server sent one.
     pub version: Option<Version>,
     /// When it was registered.
     pub created: Option<Stamp>,
@@ -102,13 +102,12 @@ pub struct Node {
 }
 
 impl Node {
-    /// Name of the annotation that keeps the beginnings of taints across restarts.
+    /// Name of the annotation that stores anchors across restarts.
     pub const SINCE_ANNOTATION: &str = "ostrakon.dev/noexecute-since";
 
-    /// Takes it as it counts for who reads it at `now`, where `before` is what was known of it: see
-    /// [`Upkeep::seen_at`]. Its taints are looked at with their anchors. Ready is left as it is
-    /// reported: since when it is so can only prove that an outage goes on, and the future proves
-    /// nothing.
+    /// Corrects times in the future, with `before` as the previous version: see [`Upkeep::seen_at`].
+    /// Taints are handled by their anchors. Ready is not changed: its time can only prove that an outage
+    /// continues, and a time in the future proves nothing.
     pub fn seen_at(&mut self, now: Timestamp, before: Option<&Self>) {
         let before = before.filter(|before| before.uid == self.uid);
         if let Some(upkeep) = &mut self.upkeep {
@@ -117,41 +116,38 @@ impl Node {
     }
 }
 
-/// From when the tolerated seconds of a node's taints are counted, beyond what the taints say
-/// themselves.
+/// The times from which a node's taints count, where the taints do not contain them.
 ///
-/// Advanced with each version of the node that is seen (see `taint::anchor`), and kept on the
-/// node in an annotation while some pod's deadline depends on it, so that a restart counts on.
+/// Advanced with each version of the node (see `taint::anchor`), and stored in an annotation of the node
+/// while a pod's deadline depends on it, so that it survives a restart.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Anchors {
-    /// For taints without `timeAdded`, or whose `timeAdded` lay in the future: when each was first
-    /// seen.
+    /// When taints without `timeAdded`, or with one in the future, were first seen.
     pub first_seen: Vec<FirstSeen>,
-    /// The outage that the node is in, if its not-ready and unreachable taints tell of one.
+    /// The node's current outage, by its not-ready and unreachable taints.
     pub outage: Option<Outage>,
 }
 
-/// When a taint was first seen that does not say by itself from when on it counts.
+/// When a taint without a usable `timeAdded` was first seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FirstSeen {
     /// Taint key.
     pub key: Arc<str>,
     /// Taint value.
     pub value: Arc<str>,
-    /// Its `timeAdded`, if it has one. Another one makes another taint of it.
+    /// Its `timeAdded`, if it has one. A taint with another `timeAdded` is another taint.
     pub added: Option<Stamp>,
-    /// First sight of it.
+    /// When it was first seen.
     pub since: Stamp,
 }
 
-/// An unbroken time in which the node was not ready.
+/// An unbroken period in which the node is not ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outage {
-    /// Earliest anchor of the outage's taints: what tolerated seconds are counted from.
+    /// Earliest anchor of the outage's taints, from which `tolerationSeconds` count.
     pub since: Stamp,
     /// Latest anchor (`timeAdded`) that is known to belong to this outage.
     pub through: Stamp,
-    /// Since when neither taint is present, while the node is still not ready; `None` while one
-    /// of them is.
+    /// Since when neither taint is present while the node is still not ready; `None` while one is present.
     pub gap_from: Option<Timestamp>,
 }

@@ -1,4 +1,4 @@
-//! Pods, as far as their removal is concerned.
+//! Pods, as far as taint eviction needs them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,28 +7,27 @@ use jiff::Timestamp;
 
 use super::{NodeName, Stamp, Toleration, Uid};
 
-/// What kind of pod it is, as far as taint eviction makes a difference.
-///
-/// Taint eviction makes no other difference: an owner, a priority or a volume changes nothing.
+/// The kind of a pod. Taint eviction makes no other distinctions: owners, priorities and volumes do not
+/// matter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PodClass {
-    /// An ordinary pod, judged by its tolerations.
+    /// An ordinary pod, to which tolerations apply.
     Ordinary,
-    /// The API's shadow of a static pod (annotation `kubernetes.io/config.mirror`). Deleting it
-    /// stops nothing: the kubelet publishes it again.
+    /// The mirror of a static pod (annotation `kubernetes.io/config.mirror`). Deleting it stops nothing:
+    /// the kubelet creates it again.
     Mirror,
-    /// Phase Succeeded or Failed: nothing runs any more, but its logs and result still count.
+    /// Phase Succeeded or Failed: nothing runs any more, but its logs and result still matter.
     Finished,
-    /// Has a deletion timestamp: somebody removed it already.
+    /// It has a deletion timestamp.
     Terminating,
 }
 
-/// What the pod's `DisruptionTarget` condition says, as far as a new patch depends on it.
+/// The state of the pod's `DisruptionTarget` condition, as far as a patch depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Disruption {
     /// Absent, or not `True`.
     None,
-    /// `True`, set by somebody else.
+    /// `True`, set by someone else.
     Foreign,
     /// `True` with the reason and message of taint eviction: a patch would change nothing.
     ByTaint,
@@ -37,11 +36,11 @@ pub enum Disruption {
 /// The facts of a pod that is bound to a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pod {
-    /// Its identity.
+    /// Its UID.
     pub uid: Uid,
     /// Namespace.
     pub namespace: Arc<str>,
-    /// Name; unique in the namespace at one time, re-used over time.
+    /// Name; unique in the namespace, but reused over time.
     pub name: Arc<str>,
     /// The node that it is bound to. Never changes for one UID.
     pub node: NodeName,
@@ -58,13 +57,13 @@ pub struct Pod {
 }
 
 impl Pod {
-    /// Takes it as it counts for who reads it at `now`, where `before` is what was known of it: it
-    /// cannot have been bound later than it is seen (see [`Stamp::seen_at`]).
+    /// Corrects a binding time in the future, with `before` as the previous version (see
+    /// [`Stamp::seen_at`]).
     pub fn seen_at(&mut self, now: Timestamp, before: Option<&Self>) {
         self.bound = self.bound.seen_at(now, before.map(|before| before.bound));
     }
 
-    /// The names by which a request reaches it.
+    /// Its names and UID, as requests need them.
     pub fn reference(&self) -> PodRef {
         PodRef {
             uid: self.uid,
@@ -75,10 +74,10 @@ impl Pod {
     }
 }
 
-/// A pod's names and identity, without its facts: what a timer and a request carry.
+/// A pod's names and UID, for timers and requests.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PodRef {
-    /// Its identity.
+    /// Its UID.
     pub uid: Uid,
     /// Namespace.
     pub namespace: Arc<str>,

@@ -12,7 +12,7 @@ pub enum Effect {
     NoSchedule,
     /// New pods are scheduled elsewhere if possible.
     PreferNoSchedule,
-    /// Running pods are removed: the only effect that this program acts on.
+    /// Running pods are evicted: the only effect that this program acts on.
     NoExecute,
     /// An effect that this version does not know; matches nothing.
     Unknown,
@@ -50,8 +50,7 @@ pub struct Taint {
     pub value: Arc<str>,
     /// What it does.
     pub effect: Effect,
-    /// When it was put on, if whoever did so wrote it down: the node lifecycle controller does,
-    /// `kubectl taint` does not.
+    /// When it was added, if stored: the node lifecycle controller sets it, `kubectl taint` does not.
     pub time_added: Option<Stamp>,
 }
 
@@ -61,8 +60,8 @@ impl Taint {
     /// Key of the taint that stands for Ready=Unknown.
     pub const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
 
-    /// Whether it is one of the two taints by which the node lifecycle controller reports an
-    /// outage of the node, and which it takes off, puts back and swaps by itself.
+    /// Whether it is one of the two taints with which the node lifecycle controller reports an outage of
+    /// the node, and which it removes, adds and swaps by itself.
     pub fn is_outage(&self) -> bool {
         self.effect == Effect::NoExecute
             && (&*self.key == Self::NOT_READY || &*self.key == Self::UNREACHABLE)

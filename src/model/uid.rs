@@ -5,9 +5,9 @@ use std::str::FromStr;
 
 /// The UID of an API object, as the 128 bits of its UUID.
 ///
-/// Names come back (a `StatefulSet` pod is re-created under the same one); UIDs do not. So this,
-/// never a name, identifies a pod in the view, in a timer and in the backlog. The text form is the
-/// canonical one that the API server writes, which makes it fit for preconditions.
+/// Names are reused (a `StatefulSet` recreates a pod under the same name); UIDs are not. So the UID, never
+/// the name, identifies a pod in the view, in timers and in the backlog. The text form is the API
+/// server's, so that it can be used in preconditions.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Uid(pub u128);
 

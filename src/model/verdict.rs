@@ -1,4 +1,4 @@
-//! What was decided about a pod, and why.
+//! The decision about a pod, with its reason.
 
 use std::fmt;
 
@@ -6,19 +6,18 @@ use jiff::Timestamp;
 
 use super::{Deadline, Stamp, Taint};
 
-/// What is to happen to a pod because of its node's taints.
+/// What happens to a pod because of its node's taints.
 ///
-/// The reason is part of it: the evictor acts on this value, and logs, events and explanations
-/// print the same one.
+/// It contains the reason: the evictor acts on this value, and logs and events print it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It stays.
+    /// The pod stays.
     Keep(Kept),
-    /// It goes at once.
+    /// The pod is evicted at once.
     EvictNow(Cause),
-    /// It goes when its tolerated seconds are over.
+    /// The pod is evicted when its `tolerationSeconds` are over.
     EvictAt {
-        /// When that is. May be in the past: then it is overdue.
+        /// When. If it is in the past, the eviction is overdue.
         deadline: Deadline,
         /// Why.
         cause: Cause,
@@ -30,17 +29,17 @@ pub enum Verdict {
 pub enum Kept {
     /// Its node has no NoExecute taint.
     NoTaints,
-    /// It tolerates each of them for ever.
+    /// It tolerates all of them forever.
     Tolerated,
     /// It is a mirror pod.
     Mirror,
     /// It has finished.
     Finished,
-    /// It is being deleted already.
+    /// It is terminating.
     Terminating,
-    /// It is gone from the API.
+    /// It no longer exists.
     PodGone,
-    /// Its node is gone from the API: the pod garbage collector takes its pods.
+    /// Its node no longer exists: the pod garbage collector deletes its pods.
     NodeGone,
 }
 
@@ -60,36 +59,36 @@ pub struct Tolerance {
     pub index: usize,
     /// Its `tolerationSeconds`.
     pub seconds: i64,
-    /// What the seconds are counted from; `None` when there are none to count (0 or less).
+    /// The time from which the seconds count; `None` if there are none (0 or less).
     pub anchor: Option<Anchor>,
 }
 
-/// The moment that tolerated seconds are counted from.
+/// The time from which `tolerationSeconds` count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Anchor {
-    /// The moment.
+    /// The time.
     pub at: Stamp,
-    /// Where it was found.
+    /// Where it comes from.
     pub source: AnchorSource,
 }
 
-/// Where an anchor was found.
+/// Where an anchor comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AnchorSource {
     /// The taint's own `timeAdded`.
     TimeAdded,
-    /// The first sight of a taint that has no `timeAdded`.
+    /// The first sight of a taint without `timeAdded`.
     FirstSeen,
-    /// The beginning of the node's unbroken outage.
+    /// The start of the node's unbroken outage.
     Outage,
-    /// The pod was bound to the node after the taint was put on.
+    /// The pod was bound to the node after the taint was added.
     Bound,
-    /// The moment of the decision (`--compat upstream` only).
+    /// The time of the decision (`--compat upstream` only).
     Observed,
 }
 
 impl Verdict {
-    /// Why the pod goes, or `None` if it stays.
+    /// Why the pod is evicted; `None` if it stays.
     pub fn cause(&self) -> Option<&Cause> {
         match self {
             Self::Keep(_) => None,
@@ -97,7 +96,7 @@ impl Verdict {
         }
     }
 
-    /// Whether the pod is to go at `now`.
+    /// Whether the pod is due at `now`.
     pub fn is_due(&self, now: Timestamp) -> bool {
         match self {
             Self::Keep(_) => false,

@@ -1,10 +1,10 @@
-//! The connections to the endpoints: whoever reaches the port can open some, and must not be able
-//! to use up this process's files or keep its probes out.
+//! Connections to the HTTP endpoints. Anyone who can reach the port can open connections, but must not be
+//! able to exhaust this process's file descriptors or block its probes.
 //!
-//! Each connection carries one request and has a few seconds for it, so an idle, slow or stalled
-//! client costs a bounded time. Their number is bounded too. When it is reached, a new connection
-//! replaces the oldest idle one of the client that has most of them, so a probe is still answered
-//! while a stranger opens connections by the thousand.
+//! Each connection carries one request and has a few seconds for it, so an idle or slow client only takes
+//! limited time. The number of connections is limited too. At the limit, a new connection replaces the
+//! oldest idle one of the client with the most connections, so that probes are answered even if another
+//! client opens thousands.
 
 use std::collections::BTreeMap;
 use std::io;

@@ -1,4 +1,4 @@
-//! Logs, on standard error.
+//! Logging to standard error.
 
 use std::io::IsTerminal;
 use std::str::FromStr;

@@ -1,7 +1,7 @@
-//! What people see: metrics, health, events, logs.
+//! Observability: metrics, health, events, logs.
 //!
-//! Nothing here may hold up an eviction: events go through a bounded lane and are counted when it
-//! is full, and a scrape reads counters.
+//! Nothing here may delay an eviction: events go through a bounded queue and are counted when it is full,
+//! and a scrape only reads counters.
 
 mod connections;
 mod events;

@@ -1,4 +1,4 @@
-//! What was said lately, so that it is not said again and again.
+//! Suppresses repeated events.
 
 use std::time::Duration;
 

@@ -1,11 +1,11 @@
-//! From a work queue to the shards' channels.
+//! Dispatches keys from a work queue to the channels of the shards.
 //!
-//! One thread per queue takes a key, hashes its node's name and sends it to that shard's channel.
-//! The channels are short, so that what waits does so in the work queue, where it is de-duplicated.
+//! One thread per queue takes a key, hashes its node's name and sends it to that shard's channel. The
+//! channels are short, so that keys wait in the work queue, where they are de-duplicated.
 //!
-//! A full channel makes the dispatcher wait, and then no other shard gets items of that kind.
-//! Upstream has the same. It is mild, because workers do no I/O: a shard's channel is full for
-//! microseconds. It must stay so; nothing that can block belongs into a [`Handler`](super::Handler).
+//! While a channel is full, the dispatcher waits, and no other shard gets keys of that kind, as in
+//! upstream. This is harmless because workers do no I/O, so a channel is only full for microseconds. So a
+//! [`Handler`](super::Handler) must never block.
 
 use std::convert::Infallible;
 use std::hash::Hash;

@@ -1,4 +1,4 @@
-//! How work gets to where it is done: work queues, shards, workers and the timed queue.
+//! Distributes work: work queues, shards, workers and the timed queue.
 //!
 //! ```text
 //!   node queue          pod queue          WorkQueue: names, each at most once
@@ -9,11 +9,11 @@
 //!               8 × TimedQueue             countdowns; one consumer each
 //! ```
 //!
-//! It carries names, not facts. Whoever handles a name reads the newest facts then, so ten changes
-//! cost one decision, and an item that is dropped at shutdown loses nothing.
+//! Queues contain names, not facts. The handler of a name reads the newest facts, so ten changes cost one
+//! decision, and dropping an item at shutdown loses nothing.
 //!
-//! It knows nothing of what it carries: no taint, no pod, no API server. It must never do I/O,
-//! never hold back a key that was added, and never have the same key handled twice at once.
+//! It is independent of taints, pods and the API server. It must never do I/O, never hold back a key that
+//! was added, and never have the same key handled twice at once.
 
 mod dispatch;
 mod inline;

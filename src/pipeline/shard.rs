@@ -1,9 +1,8 @@
-//! Which shard a node's work belongs to.
+//! Assigns nodes to shards.
 //!
-//! Nodes and pods are sharded by the *node's* name, so that "the taints of node N changed" and
-//! "a pod on node N changed" are handled one after the other. The hash is FNV-1a, which is the same
-//! in every process and version: a shard can later be owned by another replica. It must never be
-//! replaced by a seeded hash.
+//! Nodes and pods are sharded by the *node's* name, so that "the taints of node N changed" and "a pod on
+//! node N changed" are handled one after the other. The hash is FNV-1a, which is the same in every process
+//! and version, so that another replica could own a shard. It must never be replaced by a seeded hash.
 
 /// How many shards there are. Upstream's taint-eviction controller has as many update workers.
 pub const SHARDS: usize = 8;

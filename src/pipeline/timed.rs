@@ -1,22 +1,22 @@
-//! The timed worker queue: keys that are to be worked on at a certain time. One per shard.
+//! The timed worker queue: keys that must be handled at a given time. One per shard.
 //!
-//! Any thread arms and disarms keys; one task takes what is due with [`TimedQueue::next`] and
-//! says with [`TimedQueue::complete`] how it ended. One table under one lock is the only truth
-//! about a key: whether it counts down, whether it is being worked on, whether it must wait.
+//! Any thread can arm and disarm keys. One task takes due keys with [`TimedQueue::next`] and reports the
+//! result with [`TimedQueue::complete`]. One table under one lock holds the state of each key: counting
+//! down, being handled, or waiting.
 //!
 //! It follows upstream's timed workers (`pkg/controller/tainteviction/timed_workers.go`) where
 //! those are sound. It differs where they lose or leak work:
 //!
 //! - Each countdown has a token. A completion acts only if its token is the running one, so
 //!   work that ends late removes nothing that was armed since.
-//! - A key that is being worked on can be armed. It then waits and runs once more, and is never run
-//!   twice at once. Upstream drops such a request.
+//! - A key that is being handled can be armed. It then waits and runs once more, never twice at once.
+//!   Upstream drops such a request.
 //! - Arming again moves a countdown, in both directions. Upstream keeps the first.
 //! - A failed attempt sets a floor: nothing makes the key run before it, except that a disarmed
 //!   key starts afresh.
 //!
-//! It must never hand a key out before its time, nor after it was disarmed, nor forget one. It
-//! decides nothing: whoever gets a key asks again whether it is still to be done.
+//! It must never return a key early or after it was disarmed, and never lose one. It decides nothing: the
+//! receiver of a key checks again whether the work is still needed.
 
 use std::fmt;
 use std::hash::Hash;

@@ -1,15 +1,15 @@
 //! The de-duplicating work queue.
 //!
-//! It follows client-go's work queue (`k8s.io/client-go/util/workqueue`): keys come out in the
-//! order in which they went in; a key that waits is not queued again; a key that is added while
-//! someone works on it comes out once more afterwards. So the same key is never worked on twice at
-//! once, and no change is missed, since whoever gets a key reads the newest facts.
+//! It follows client-go's work queue (`k8s.io/client-go/util/workqueue`): keys are returned in the order in
+//! which they were added; a waiting key is not queued again; a key that is added while it is being
+//! handled is returned once more afterwards. So a key is never handled twice at once, and no change is
+//! missed, because the handler reads the newest facts.
 //!
-//! client-go keeps a *dirty* set, a *processing* set and a list. Here both sets are one map from
-//! the key to its stage, so a key cannot be in a state that makes no sense.
+//! client-go has a *dirty* set, a *processing* set and a list. Here both sets are one map from the key to
+//! its state, so that impossible combinations cannot occur.
 //!
-//! It is bounded by the number of distinct keys. It must never make `add` wait, never drop a key
-//! while it is open, and has no delays or limits of rate: those belong to the timed queue.
+//! Its size is limited by the number of distinct keys. `add` must never wait, and an open queue must never
+//! drop a key. It has no delays or rate limits; those belong to the timed queue.
 
 use std::collections::VecDeque;
 use std::fmt;

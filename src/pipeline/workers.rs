@@ -1,20 +1,18 @@
 //! The threads of the pipeline: two dispatchers and eight workers, from start to stop.
 //!
-//! A worker waits for a node item, a pod item or the stop. When it picked a pod item, it first
-//! handles the node items that wait in its channel: a node's change decides about all its pods, so
-//! it matters more, and a pod is then judged by newer facts. Priority is an optimisation, not
-//! a promise that correctness rests on.
+//! A worker waits for a node item, a pod item or the stop. When it receives a pod item, it first handles
+//! the node items in its channel: a change of a node affects all its pods, so it matters more, and the pod
+//! is then evaluated with newer facts. This priority is an optimization; correctness does not depend on it.
 //!
-//! Nodes cannot starve pods. A node waits at most once, so a shard drains each of its nodes once in
-//! the worst ordinary case; and a worker handles at most [`NODES_BEFORE_POD`] node items while
-//! it holds a pod item, however fast they come.
+//! Nodes cannot starve pods. Each node waits at most once, and a worker handles at most
+//! [`NODES_BEFORE_POD`] node items while it holds a pod item, however fast they arrive.
 //!
-//! `done` is signalled by the worker after the handling, so a key that changes on its way, or while
-//! it is handled, is handled once more and never twice at once.
+//! The worker calls `done` after handling a key, so a key that changes on its way, or while it is being
+//! handled, is handled once more and never twice at once.
 //!
-//! A panic is never swallowed: it stops all threads and is handed to [`Pipeline::failed`], upon
-//! which the process must end. A worker that had died alone would leave an eighth of the cluster
-//! without evictions, and a decision that panics once will do so again.
+//! A panic is never swallowed: it stops all threads and is reported by [`Pipeline::failed`], and the
+//! process must end. If only one worker died, an eighth of the cluster would have no evictions, and a
+//! decision that panics once will do so again.
 
 use std::any::Any;
 use std::convert::Infallible;

@@ -1,14 +1,13 @@
-//! Anchors: from when the tolerated seconds of a taint are counted.
+//! Anchors: the times from which `tolerationSeconds` count.
 //!
-//! A taint that says when it was put on (`timeAdded`) is its own anchor and needs no memory. Two
-//! kinds do: taints without that stamp, or with one that lay in the future, which count from the
-//! first time that they were seen, and the two outage taints, which count from the beginning of the outage (see the module `outage`
-//! for what that is). This memory is [`Anchors`]: made of its predecessor and of the next version
-//! of the node, it is state apart from I/O. Whoever watches the node keeps it; [`record`] brings it
-//! across restarts.
+//! A taint with `timeAdded` is its own anchor. Two kinds of taints need memory: those without
+//! `timeAdded`, or with one in the future, count from when they were first seen; the two outage taints
+//! count from the start of the outage (see the module `outage`). This memory is [`Anchors`]. It is
+//! computed from its predecessor and the next version of the node. The caller keeps it while it watches
+//! the node; [`record`] carries it across restarts.
 //!
-//! An anchor must never be earlier than the taint that it is for: it would remove pods early. In
-//! doubt it is later.
+//! An anchor must never be earlier than its taint, because pods would be evicted early. In doubt, it is
+//! later.
 //!
 //! [`record`]: super::record
 
@@ -24,28 +23,28 @@ use super::outage::{self, LONGEST_GAP, Span};
 /// reads it would move deadlines at each change of leaders.
 pub const CLOCKS_APART: SignedDuration = SignedDuration::from_secs(5);
 
-/// What is known of a node from before the version that is being looked at.
+/// What is known of a node from before this version.
 ///
-/// There is no way to give both a memory and a record: a record counts only where there is no
-/// unbroken memory, so that a hand that edits it on a live node moves no deadline.
+/// It is either memory or a record, never both: a record only counts without unbroken memory, so that
+/// editing it on a watched node moves no deadline.
 #[derive(Clone, Copy, Debug)]
 pub enum Past<'a> {
-    /// Nothing: the node is new to us and carries no record, or none that can be read.
+    /// Nothing: the node is new to us and has no readable record.
     Unknown,
-    /// The node is new to us, or versions of it may have been missed (a relist): this is what its
-    /// record says, or what was known before the hole.
+    /// The node is new to us, or versions may have been missed (a relist): these are the anchors of its
+    /// record, or those known before the gap.
     Recorded(&'a Anchors),
-    /// These are the anchors at the version before this one, and none was missed in between.
+    /// The anchors at the previous version, with none missed in between.
     Watched(&'a Anchors),
 }
 
 impl<'a> Past<'a> {
-    /// The past of a node that is seen for the first time with this record.
+    /// The past of a node that is first seen with this record.
     pub fn recorded(record: Option<&'a Anchors>) -> Self {
         record.map_or(Self::Unknown, Self::Recorded)
     }
 
-    /// The first sight of a taint, if it was there before and is remembered.
+    /// When a taint was first seen, if it was present before.
     fn first_sight(self, taint: &Taint, now: Timestamp) -> Option<Stamp> {
         match self {
             Self::Unknown => None,
@@ -56,14 +55,14 @@ impl<'a> Past<'a> {
     }
 }
 
-/// The anchors at this version of `node`, first looked at at `now`.
+/// The anchors at this version of `node`, first seen at `now`.
 ///
-/// To be called with every version of a node in its order, and again with the same version at
-/// [`gap_deadline`]. A node that was registered again under another UID is another node.
+/// Call it with every version of a node, in order, and again with the same version at
+/// [`gap_deadline`]. A node that is registered again with another UID is another node.
 pub fn advance(past: Past<'_>, node: &Node, now: Timestamp) -> Anchors {
     let remembered = |taint: &Taint| {
         let known = past.first_sight(taint, now);
-        // Nobody can have put it on later than it was seen.
+        // It cannot have been added later than it was seen.
         let is_plausible = taint.time_added.is_some_and(|added| added.written() <= now);
         (known.is_some() || !is_plausible).then(|| FirstSeen {
             key: taint.key.clone(),
@@ -83,11 +82,11 @@ pub fn advance(past: Past<'_>, node: &Node, now: Timestamp) -> Anchors {
     anchors
 }
 
-/// What is known of a node by one that watches it while another leads, when the leader has written
-/// this record: the record, and beside it what only the memory knows.
+/// A standby's anchors after the leader has written this record: those of the record, plus what only
+/// memory knows.
 ///
-/// Whoever takes over must count from the same moments as the leader did, and two that watch see a
-/// taint for the first time at different moments. To be used as [`Past::Recorded`].
+/// Two replicas first see a taint at different times, but after a takeover the same times must count.
+/// Use the result as [`Past::Recorded`].
 pub fn adopted(memory: &Anchors, record: &Anchors) -> Anchors {
     let mut first_seen = record.first_seen.clone();
     let same =
@@ -100,9 +99,8 @@ pub fn adopted(memory: &Anchors, record: &Anchors) -> Anchors {
     Anchors { first_seen, outage }
 }
 
-/// The anchors once the clock is set from `kept` to `right`, where it may have been wrong since
-/// `doubtful`: what was seen first since then was seen as much later as the clock was behind. Nothing
-/// was seen in the future.
+/// Corrects the anchors when the clock is set from `kept` to `right` and may have been wrong since
+/// `doubtful`: times first seen since then move by the same amount, but never into the future.
 pub fn set_right(
     anchors: &Anchors,
     doubtful: Timestamp,
@@ -121,10 +119,10 @@ pub fn set_right(
     anchors
 }
 
-/// From when the tolerated seconds of `taint` are counted, on a node with these `anchors`.
+/// From when the `tolerationSeconds` for `taint` count, on a node with these `anchors`.
 ///
-/// A taint that the anchors do not know (they are of another version of the node) is counted from
-/// the end of time: nothing goes for it until it has been looked at.
+/// A taint that the anchors do not contain (they are of another version of the node) counts from the end
+/// of time: it evicts no pod until the anchors are advanced.
 pub fn since(anchors: &Anchors, taint: &Taint) -> Anchor {
     let own = own(anchors, taint);
     match anchors.outage {
@@ -135,27 +133,27 @@ pub fn since(anchors: &Anchors, taint: &Taint) -> Anchor {
     }
 }
 
-/// When the anchors have to be advanced again although the node does not change: the moment at
-/// which a gap in an outage has become too long, so that its record is removed in time.
+/// When the anchors must be advanced again even if the node does not change: when a gap in an outage
+/// becomes too long, so that its record is removed in time.
 pub fn gap_deadline(anchors: &Anchors) -> Option<Timestamp> {
     let from = anchors.outage?.gap_from?;
     Some(from.saturating_add(LONGEST_GAP).unwrap_or(Timestamp::MAX))
 }
 
-/// Whether the anchor of `taint` would be lost with this process if nobody wrote it down: now, or
-/// as soon as the node lifecycle controller puts the taint on anew.
+/// Whether a restart would lose the anchor of `taint` unless it is recorded: now, or as soon as the node
+/// lifecycle controller adds the taint again.
 pub(super) fn needs_record(anchors: &Anchors, taint: &Taint) -> bool {
     taint.is_outage() || seen_of(anchors, taint).any(is_lasting)
 }
 
-/// Whether a first sight still counts after a restart a moment later: the taint does not say from
-/// when on it counts, or says something that lies further ahead than clocks are apart.
+/// Whether the first sight of the taint counts: it has no `timeAdded`, or one that is further in the
+/// future than clocks may differ.
 pub(super) fn is_lasting(seen: &FirstSeen) -> bool {
     let ahead = |added: Stamp| added.written().duration_since(seen.since.latest());
     seen.added.is_none_or(|added| ahead(added) > CLOCKS_APART)
 }
 
-/// The anchor of a taint by itself, whatever the outage.
+/// The anchor of a taint, ignoring outages.
 fn own(anchors: &Anchors, taint: &Taint) -> Anchor {
     let sight = first_sight(anchors, taint);
     match taint.time_added {
@@ -169,14 +167,12 @@ fn own(anchors: &Anchors, taint: &Taint) -> Anchor {
     }
 }
 
-/// Whether a moment that was recorded lies so far ahead that it is from a wrong clock: nobody can
-/// have seen anything in the future.
+/// Whether a recorded time is so far in the future that it comes from a wrong clock.
 fn is_nonsense(recorded: Stamp, now: Timestamp) -> bool {
     recorded.latest().duration_since(now) > CLOCKS_APART
 }
 
-/// What the anchors know of this taint: of one that was replaced meanwhile by one with another
-/// `timeAdded` they know nothing.
+/// The entry for this taint. A taint with another `timeAdded` is another taint.
 fn seen_of<'a>(anchors: &'a Anchors, taint: &'a Taint) -> impl Iterator<Item = &'a FirstSeen> {
     let same = move |seen: &&FirstSeen| {
         seen.key == taint.key && seen.value == taint.value && seen.added == taint.time_added

@@ -1,10 +1,10 @@
-//! The verdict on a pod: the heart of the program, in its default profile.
+//! The verdict on a pod, by ostrakon's own rules.
 //!
-//! A deadline is counted from what the API stores, never from the moment of the decision. That is
-//! why this takes no time at all: asked again after a restart, by another replica or a second
-//! later, it says the same. It decides from the facts at hand and knows of no earlier verdict, so
-//! every change (an edited toleration, a replaced taint, one of two taints gone) moves the deadline
-//! both ways. It must never say that a pod goes for a taint that it tolerates for ever.
+//! A deadline counts from what the API stores, never from the time of the decision. So the function takes
+//! no time: after a restart, in another replica or a second later, the result is the same. It depends
+//! only on current facts, not on earlier verdicts, so every change (an edited toleration, a replaced
+//! taint, one of two taints removed) moves the deadline earlier or later. It must never evict a pod for
+//! a taint that the pod tolerates forever.
 //!
 //! It allocates nothing: a verdict costs the matching and two reference counts.
 
@@ -16,16 +16,16 @@ use crate::model::{
 use super::anchor::since;
 use super::matching::used;
 
-/// What is to happen to `pod` because of the NoExecute taints of `node`, its node.
+/// The verdict on `pod` for the NoExecute taints of `node`, its node.
 ///
-/// - Mirror pods, finished pods and pods that are going already stay out of it.
-/// - If a taint is not tolerated, the pod goes now, whatever the other taints say; the first such
-///   taint is named.
-/// - If a taint is tolerated for 0 seconds or less, the pod goes now.
-/// - Otherwise it goes at the earliest of `max(since, bound) + seconds` over the taints that are
-///   tolerated for a time, where `since` is that of [`anchor`](super::anchor::since) and `bound` is
-///   [`Pod::bound`]; of equal ones, the first taint is named. The sum saturates.
-/// - If each is tolerated for ever, it stays.
+/// - Mirror pods, finished pods and terminating pods are kept.
+/// - If a taint is not tolerated, the pod is evicted now, whatever the other taints are; the verdict
+///   names the first such taint.
+/// - If a taint is tolerated for 0 seconds or less, the pod is evicted now.
+/// - Otherwise the pod is evicted at the earliest of `max(since, bound) + seconds` over the taints that
+///   are tolerated for a time. `since` is [`anchor`](super::anchor::since) and `bound` is [`Pod::bound`].
+///   Of equal times, the verdict names the first taint. The sum saturates.
+/// - If all taints are tolerated forever, the pod is kept.
 ///
 /// `anchors` must be of this version of the node (see [`advance`](super::advance)).
 pub fn decide(pod: &Pod, node: &Node, anchors: &Anchors) -> Verdict {
@@ -67,7 +67,7 @@ pub fn decide(pod: &Pod, node: &Node, anchors: &Anchors) -> Verdict {
     }
 }
 
-/// A pod that came to the node after the taint gets all its seconds: it knew what it came to.
+/// A pod that was bound after the taint was added gets all its seconds.
 fn not_before_bound(pod: &Pod, since: Anchor) -> Anchor {
     if pod.bound > since.at { Anchor { at: pod.bound, source: AnchorSource::Bound } } else { since }
 }

@@ -1,9 +1,9 @@
-//! Which toleration of a pod answers which taint of its node.
+//! Finds the toleration of a pod for each taint of its node.
 //!
-//! The rules are those of the API (`k8s.io/api/core/v1`, `Toleration.ToleratesTaint`, with the
-//! numeric operators of KEP-5471 switched on), since the scheduler goes by them as well: a pod must
-//! not be removed by one reading of its tolerations and scheduled by another. Nothing here looks at
-//! a time; how long a toleration lasts is for the callers.
+//! The rules are the API's (`k8s.io/api/core/v1`, `Toleration.ToleratesTaint`, with the numeric
+//! operators of KEP-5471 enabled). The scheduler uses the same rules, and a pod must not be evicted by
+//! other rules than it was scheduled by. Times do not matter here; callers handle the duration of a
+//! toleration.
 
 use crate::model::{Effect, Node, Operator, Pod, Taint, Toleration};
 
@@ -27,16 +27,16 @@ pub fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
         }
 }
 
-/// The taints that remove pods: those with effect NoExecute, in their order.
+/// The taints with effect NoExecute, in spec order.
 pub fn no_execute(taints: &[Taint]) -> impl Iterator<Item = &Taint> {
     taints.iter().filter(|taint| taint.effect == Effect::NoExecute)
 }
 
-/// A toleration, and its index in the pod's spec.
+/// A toleration with its index in the pod's spec.
 pub(super) type Used<'a> = (usize, &'a Toleration);
 
-/// Each NoExecute taint of `node` with the toleration of `pod` that counts for it: the first one
-/// in spec order that matches, whatever the later ones say.
+/// Each NoExecute taint of `node` with the toleration of `pod` that counts: the first match in spec
+/// order, whatever the later ones are.
 pub(super) fn used<'a>(
     pod: &'a Pod,
     node: &'a Node,
@@ -51,8 +51,8 @@ fn numbers(taint: &Taint, toleration: &Toleration) -> Option<(i64, i64)> {
     Some((integer(&taint.value)?, integer(&toleration.value)?))
 }
 
-/// The number that `text` spells, if it spells it in the one canonical way: what formatting the
-/// number gives back. So `+1`, `01`, `-0`, `1.0`, ` 1` and `-` are no numbers.
+/// Parses a number in its canonical form, as formatting it returns it. So `+1`, `01`, `-0`, `1.0`, ` 1`
+/// and `-` are not numbers.
 fn integer(text: &str) -> Option<i64> {
     let digits = text.strip_prefix('-').unwrap_or(text);
     let canonical = text == "0" || matches!(digits.as_bytes(), [b'1'..=b'9', ..]);

@@ -1,13 +1,12 @@
-//! What a NoExecute taint means for a pod: stay, go at a deadline, or go now.
+//! What a NoExecute taint means for a pod: keep it, evict it at a deadline, or evict it now.
 //!
-//! Data flows through here in this order: [`anchor`] says from when each taint of a node counts,
-//! [`record`] keeps on the node what would be lost with this process, [`matching`] says which
-//! toleration answers which taint, and [`decide`](mod@decide) makes a verdict of it all.
-//! [`upstream`] is the other rule book, for `--compat upstream`.
+//! Data flow: [`anchor`] determines from when each taint of a node counts, [`record`] stores on the node
+//! what a restart would lose, [`matching`] finds the toleration for each taint, and
+//! [`decide`](mod@decide) computes the verdict. [`upstream`] has the rules of `--compat upstream`.
 //!
-//! The room is pure: the same facts give the same verdict, in any process and at any time (P3).
-//! So it must never do I/O, read a clock or remember anything by itself; time and the past are
-//! handed in. Neither does it know who asks: timers, retries and limits are other rooms' work.
+//! This module is pure: the same facts give the same verdict, in any process and at any time (P3). It
+//! must never do I/O, read a clock or keep state; the caller passes time and the past. Timers, retries
+//! and limits are the task of other modules.
 
 pub mod anchor;
 pub mod decide;

@@ -1,23 +1,22 @@
-//! Outages: which not-ready and unreachable taints tell of one and the same time of trouble.
+//! Outages: which not-ready and unreachable taints belong to the same outage of a node.
 //!
-//! The node lifecycle controller takes these two taints off every node when it restarts, and puts
-//! them back with a new `timeAdded`; it swaps one for the other when the kubelet falls silent; and
-//! it takes them all off while whole zones are dark. Pods on a dead node must not get their seconds
-//! anew because another program restarted, and must not lose any because an earlier outage of the
-//! node is taken for this one. So:
+//! The node lifecycle controller removes these two taints from every node when it restarts, and adds them
+//! again with a new `timeAdded`. It swaps them when the kubelet stops responding, and removes them all
+//! while whole zones are down. Countdowns on a dead node must not start again because another program
+//! restarted, and must not be shortened by an earlier outage of the node. So:
 //!
-//! - While the versions of a node are **watched** without a hole, an outage goes on as long as one
-//!   of the taints is there, and through a gap of under [`LONGEST_GAP`] in which Ready is not True.
-//!   Ready=True alone does not end it while a taint is still there, since the taint goes a moment
-//!   later; once the taint goes while Ready is True, it is over.
-//! - What was **recorded** before nobody watched belongs to the present only with proof: a taint
-//!   that is no younger than the record, or a Ready condition that has not changed since. A node
-//!   whose Ready went from False to Unknown meanwhile cannot prove that it was not True in between
-//!   and counts anew: later than perhaps it should, never earlier.
+//! - While all versions of a node are **watched**, an outage lasts as long as one of the taints is
+//!   present, and through a gap of less than [`LONGEST_GAP`] in which Ready is not True. Ready=True alone
+//!   does not end it while a taint is present, because the taint is removed a moment later. It ends when
+//!   the taint is removed while Ready is True.
+//! - A **recorded** outage from before a gap in watching only continues with proof: a taint that is not
+//!   newer than the record, or a Ready condition that has not changed since. If Ready changed from False
+//!   to Unknown meanwhile, it may have been True in between, so the outage counts as new: deadlines may
+//!   be later than necessary, never earlier.
 //!
-//! The proof needs no tolerance for clocks or for stamps cut to the second. Ready turns before the
-//! taint is written, so in one outage its stamp is at or before that of the first taint; a Ready
-//! that came back after the recorded taint and left again has a later one.
+//! The proof needs no tolerance for clocks or truncated times. Ready changes before the taint is written,
+//! so within one outage its time is at or before that of the first taint; if Ready was True again after
+//! the recorded taint, it has a later time.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -25,13 +24,13 @@ use crate::model::{ConditionStatus, Outage, Ready, Stamp};
 
 use super::anchor::{CLOCKS_APART, Past};
 
-/// A gap in which neither taint is present breaks the outage from this length on.
+/// A gap of this length without either taint ends the outage.
 ///
-/// A restarted node lifecycle controller puts its taints back within seconds, but one node per ten
-/// seconds and zone; one that gave up tainting for a time (full disruption) takes minutes.
+/// A restarted node lifecycle controller adds its taints again within seconds, but only to one node per
+/// ten seconds and zone. After a full disruption, it takes minutes.
 pub const LONGEST_GAP: SignedDuration = SignedDuration::from_secs(60);
 
-/// The earliest and the latest anchor of the outage taints that are present.
+/// The earliest and the latest anchor of the present outage taints.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Span {
     /// The earliest.
@@ -71,7 +70,7 @@ pub(super) fn advance(
     }
 }
 
-/// The outage of the past, if it is not over.
+/// The past outage, if it continues.
 fn ongoing(past: Past<'_>, present: Option<Span>, ready: Ready, now: Timestamp) -> Option<Outage> {
     let recovered = ready.status == ConditionStatus::True;
     match past {
@@ -82,8 +81,8 @@ fn ongoing(past: Past<'_>, present: Option<Span>, ready: Ready, now: Timestamp) 
         }),
         Past::Recorded(anchors) => {
             let mut outage = anchors.outage?;
-            // A record cannot vouch for what came after it was written. The stamps in it are those of
-            // other machines' clocks.
+            // A record proves nothing about the time after it was written. Its times are from other
+            // machines' clocks.
             let newest = now.saturating_add(CLOCKS_APART).unwrap_or(now);
             outage.through = outage.through.min(Stamp::exact(newest));
             let proven = |stamp: Stamp| stamp <= outage.through;
@@ -95,8 +94,8 @@ fn ongoing(past: Past<'_>, present: Option<Span>, ready: Ready, now: Timestamp) 
     }
 }
 
-/// Whether a gap is short enough. A clock that went backwards since has lost its length, so it
-/// counts as long.
+/// Whether a gap is short enough. If the clock went backwards since, its length is unknown, so it counts
+/// as long.
 fn is_short(from: Timestamp, now: Timestamp) -> bool {
     let length = now.duration_since(from);
     !length.is_negative() && length < LONGEST_GAP

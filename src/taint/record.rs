@@ -1,6 +1,6 @@
-//! The record: what of a node's anchors is kept on the node itself, so that a restart counts on.
+//! The record: the part of a node's anchors that is stored on the node, so that they survive a restart.
 //!
-//! It is the value of one annotation of ours on the node, [`Node::SINCE_ANNOTATION`], as JSON:
+//! It is the value of the annotation [`Node::SINCE_ANNOTATION`] of the node, as JSON:
 //!
 //! ```json
 //! {
@@ -12,20 +12,18 @@
 //! }
 //! ```
 //!
-//! - `taints`: the NoExecute taints of the node that have no `timeAdded`, or one that lay in the
-//!   future, and when each was first seen; sorted by key and value. A missing `value` is an empty one.
-//! - `outage`: the outage that the node is in; `since` is what its taints count from, `through` the
-//!   newest stamp of a taint that belongs to it. Both may be missing.
-//! - Times are RFC 3339, to the nanosecond where needed, and count as they stand: of a stamp of whole
-//!   seconds the end of its second is kept (see [`Stamp`]), so a moment counts the same before it is
-//!   written and after it is read. Unknown fields are ignored.
+//! - `taints`: NoExecute taints without `timeAdded`, or with one in the future, and when each was first
+//!   seen; sorted by key and value. A missing `value` is empty.
+//! - `outage`: the node's current outage. Its taints count from `since`; `through` is the latest time of a
+//!   taint that belongs to it. Both may be missing.
+//! - Times are RFC 3339, with nanoseconds where needed, and count exactly: for a time with whole seconds,
+//!   the end of its second is stored (see [`Stamp`]), so a time counts the same before it is written and
+//!   after it is read. Unknown fields are ignored.
 //!
-//! It is written only when the deadline of some pod depends on it and removed when none does, so
-//! most nodes never carry one. Not everything is kept: a gap in an outage is too short-lived to
-//! write for, and begins anew after a restart.
+//! It is written only while a pod's deadline depends on it, so most nodes never have one. Gaps in an
+//! outage are not stored, because they are short; they start again after a restart.
 //!
-//! A record must never be a reason to fail: one that cannot be read is reported, taken for absent
-//! and replaced.
+//! A record must never cause a failure: an unreadable one is reported, ignored and replaced.
 
 use std::sync::Arc;
 
@@ -39,7 +37,7 @@ use super::matching::used;
 
 const SINCE_ANNOTATION: &str = Node::SINCE_ANNOTATION;
 
-/// Why a record cannot be read. The remedy is the same for all: go on without it.
+/// Why a record cannot be read. In every case, continue without it.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
     /// It is not JSON, or not of this shape.
@@ -87,7 +85,7 @@ struct OutageRecord {
     through: String,
 }
 
-/// What the record `text` says.
+/// Parses a record.
 pub fn parse(text: &str) -> Result<Anchors, RecordError> {
     let record: Record = serde_json::from_str(text)?;
     let mut first_seen = Vec::with_capacity(record.taints.len());
@@ -118,12 +116,11 @@ pub fn parse(text: &str) -> Result<Anchors, RecordError> {
     Ok(Anchors { first_seen, outage })
 }
 
-/// What the record of `node` says, as far as it can be believed at `now`.
+/// The trusted part of the record of `node` at `now`.
 ///
-/// The annotation can be written by whoever may write the node's, its kubelet for one. So nothing of
-/// it counts that began before the node was registered, and nothing that it says of a taint which
-/// says the same itself: a first sight in place of a `timeAdded` counts only while that lies in the
-/// future. What is left can move deadlines of pods on this node only.
+/// Everyone who can write the node's annotations can write it, for example its kubelet. So times before
+/// the node was registered are ignored, and so are entries for taints with a `timeAdded`, unless that is
+/// in the future. The rest can only move deadlines of pods on this node.
 ///
 /// # Errors
 /// It cannot be read.
@@ -141,7 +138,7 @@ pub fn believed(node: &Node, now: Timestamp) -> Result<Option<Anchors>, RecordEr
     Ok(Some(anchors))
 }
 
-/// The record of `anchors`. Equal anchors give equal texts.
+/// Formats the record of `anchors`. Equal anchors give equal texts.
 pub fn render(anchors: &Anchors) -> String {
     let mut first_seen: Vec<_> =
         anchors.first_seen.iter().filter(|seen| is_lasting(seen)).collect();
@@ -159,18 +156,17 @@ pub fn render(anchors: &Anchors) -> String {
             through: outage.through.latest().to_string(),
         }),
     };
-    // Strings in lists: there is nothing in it that could fail to serialize.
+    // It contains only lists and strings, so serialization cannot fail.
     serde_json::to_string(&record).unwrap_or_default()
 }
 
-/// What the annotation of `node` should hold, or `None` if it should not be there.
+/// The value that the annotation of `node` should have; `None` if it should not exist.
 ///
-/// `anchors` are those of this version of the node, `pods` all pods on it. Compare the answer with
-/// [`Node::since_annotation`], and write or remove what differs.
+/// `anchors` are those of this version of the node, `pods` all pods on it. Compare the result with
+/// [`Node::since_annotation`], and update it if they differ.
 ///
-/// It should be there when some pod's deadline depends on it, and through a gap in an outage if it
-/// tells of that outage already: the pods' deadlines will depend on it again when the taint is
-/// back.
+/// The annotation should exist while a pod's deadline depends on it, and during a gap in an outage that
+/// it already contains: deadlines depend on it again when the taint returns.
 pub fn wanted<'a>(
     anchors: &Anchors,
     node: &Node,
@@ -187,8 +183,8 @@ fn tells_of_outage(node: &Node) -> bool {
     text.is_some_and(|text| parse(text).is_ok_and(|record| record.outage.is_some()))
 }
 
-/// Whether the pod has a deadline, and a taint that needs the record has a say in it. The taint
-/// need not be the deciding one: it may be so as soon as another is removed.
+/// Whether the pod has a deadline to which a taint with a recorded anchor contributes. The taint need not
+/// be the deciding one: it may become that when another is removed.
 fn depends(pod: &Pod, node: &Node, anchors: &Anchors) -> bool {
     if pod.class != PodClass::Ordinary {
         return false;
@@ -196,7 +192,7 @@ fn depends(pod: &Pod, node: &Node, anchors: &Anchors) -> bool {
     let mut depends = false;
     for (taint, toleration) in used(pod, node) {
         match toleration.map(|(_, toleration)| toleration.seconds) {
-            // It goes at once, whenever the taint was put on.
+            // It is evicted at once, whenever the taint was added.
             None | Some(Some(..=0)) => return false,
             Some(None) => {}
             Some(Some(_)) => depends |= needs_record(anchors, taint),

@@ -1,11 +1,10 @@
 //! The rules of kube-controller-manager's own taint-eviction controller: `--compat upstream`.
 //!
-//! For those who need sameness more than correctness. Seconds are counted from the moment at which
-//! the controller looks, so a restart begins anew; a countdown that runs is never moved by another
-//! finite one, neither earlier nor later; `timeAdded`, binding time, phase and the mirror
-//! annotation count for nothing. Two of its faults are not kept, because nobody can depend on them:
-//! seconds saturate where it wraps around (from 9,223,372,037 on), and a pod that is going already
-//! is not deleted a second time.
+//! For users who need identical behaviour more than correct behaviour. Seconds count from when the
+//! controller sees the taint, so a restart starts again. Another finite toleration never moves a running
+//! countdown, neither earlier nor later. `timeAdded`, binding time, phase and the mirror annotation are
+//! ignored. Two bugs are not reproduced, because nobody can depend on them: seconds saturate instead of
+//! wrapping around (from 9,223,372,037 on), and a terminating pod is not deleted again.
 
 use jiff::Timestamp;
 
@@ -17,13 +16,12 @@ use crate::model::{
 use super::decide::cause;
 use super::matching::used;
 
-/// What upstream would do to `pod` at `now`, given the verdict that is `running` for it.
+/// The verdict of upstream on `pod` at `now`, with the `running` verdict of its countdown.
 ///
-/// Only a `running` verdict with a deadline counts, and only while the pod would get another
-/// deadline (or 0 seconds): then it is given back unchanged. The caller forgets it when the verdict
-/// is to keep the pod.
+/// A `running` verdict with a deadline is returned unchanged while the pod would get another deadline (or
+/// 0 seconds). The caller drops it when the verdict is to keep the pod.
 ///
-/// `i64::MAX` seconds are for ever, as they are upstream.
+/// `i64::MAX` seconds mean forever, as in upstream.
 pub fn decide(pod: &Pod, node: &Node, now: Timestamp, running: Option<&Verdict>) -> Verdict {
     if pod.class == PodClass::Terminating {
         return Verdict::Keep(Kept::Terminating);

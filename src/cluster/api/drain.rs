@@ -1,7 +1,7 @@
 //! Requests of a drain: the pods of a node, budgets, owners, and the eviction itself.
 //!
-//! They are few and ask for JSON: a drain lists the pods of one node when it needs them, and what it
-//! reads of a pod is more than [`wire`](super::wire) knows.
+//! They are few and use JSON: a drain lists the pods of one node when it needs them, and reads more of a
+//! pod than [`wire`](super::wire) supports.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! What it means that a request had no answer: nobody gave one, which may pass, or what is there is
-//! not the API server, which does not.
+//! Classifies requests without a response: the server did not answer, which may be temporary, or it is not
+//! the API server, which is permanent.
 
 use std::error::Error;
 

@@ -1,4 +1,4 @@
-//! Requests by which a node is cordoned, uncordoned, and its drain written down.
+//! Requests that cordon and uncordon a node and write the record of its drain.
 
 use std::sync::Arc;
 

@@ -1,5 +1,4 @@
-//! What a request shows of who sends it: from the kubeconfig, a token file or an exec plugin. And how
-//! often that is renewed.
+//! Credentials from the kubeconfig, a token file or an exec plugin, and how often they are renewed.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;

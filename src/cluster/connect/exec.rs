@@ -1,7 +1,7 @@
-//! Exec plugins: programs that hand out credentials, as client-go runs them.
+//! Exec plugins: programs that print credentials, run as by client-go.
 //!
-//! What a plugin writes may be a secret, on standard error too. It is never shown: an error names
-//! the program and its exit code, and its output is for whoever runs it by hand.
+//! A plugin's output may contain secrets, also on standard error. It is never shown: an error names the
+//! program and its exit code, and the user can run it by hand to see its output.
 
 use std::io;
 use std::process::Stdio;

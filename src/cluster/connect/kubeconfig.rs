@@ -1,5 +1,5 @@
-//! Where the cluster is described: kubeconfig files, or the pod's service account. Read as client-go
-//! reads them, and read again whenever credentials are renewed.
+//! Kubeconfig files and the pod's service account, read as by client-go, and read again whenever
+//! credentials are renewed.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Connections to the API server: sockets that notice a dead peer, the way through a proxy, and TLS.
+//! Connections to the API server: sockets that detect a dead peer, proxies, and TLS.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,9 +1,8 @@
-//! Which proxy leads to the API server: as client-go has it.
+//! The proxy to the API server, chosen as by client-go.
 //!
-//! A `proxy-url` in the kubeconfig counts by itself. Otherwise the environment says it, unless
-//! `NO_PROXY` exempts the server: by name, by suffix (`.example.com`), by address, by network
-//! (`10.0.0.0/8`), each but the last with a port if need be. Loopback is never asked for through a
-//! proxy of the environment.
+//! `proxy-url` in the kubeconfig has priority. Otherwise the environment counts, unless `NO_PROXY`
+//! exempts the server: by name, by suffix (`.example.com`), by address (each with an optional port), or
+//! by network (`10.0.0.0/8`). A proxy from the environment is never used for loopback.
 
 use std::net::IpAddr;
 

@@ -1,14 +1,14 @@
-//! The way to the API server, which outlives its credentials and its connections.
+//! The session with the API server, which outlives its credentials and connections.
 //!
-//! All requests go through one place that can be replaced while the process runs:
+//! All requests go through it, and it can replace its parts while the process runs:
 //!
 //! - **Credentials** are read again from the kubeconfig, its files and its plugin every minute, and at
-//!   once when the server answers 401 or a handshake fails. That is paced, so a server that refuses
-//!   everybody does not make a plugin run without end. A refused request is sent once more, if the
+//!   once when the server answers 401 or a handshake fails. This is rate-limited, so that a server that
+//!   rejects everyone does not run a plugin in a loop. A rejected request is sent once more if the
 //!   credentials have changed.
-//! - **Connections** die without a sign: a machine between drops packets, and nobody says so. A
-//!   request that nobody answers makes all connections of its pool suspect. The pool is replaced, reads
-//!   are sent again on a new connection, and watches that are silent end, to be taken up again.
+//! - **Connections** can die silently, when a machine in between drops packets. A request without a
+//!   response makes all connections of its pool suspect. The pool is replaced, reads are sent again on a
+//!   new connection, and silent watches end and are resumed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

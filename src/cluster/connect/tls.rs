@@ -1,4 +1,4 @@
-//! Whom a connection trusts, and what it shows of itself.
+//! TLS: which server certificates are trusted, and the client certificate.
 
 use std::sync::Arc;
 

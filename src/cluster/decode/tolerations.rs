@@ -1,9 +1,9 @@
-//! A pod's tolerations, as far as they can match a taint that removes pods.
+//! A pod's tolerations, as far as they can match a NoExecute taint.
 //!
-//! Whoever may create pods writes as many as an object holds. Kept are those that can match, so many
-//! that no real pod has more. What is beyond that, and what cannot be read, tolerates everything for
-//! ever: a pod must not go early for what was not read, and its owner could have written the one
-//! toleration that says the same.
+//! Anyone who can create pods can write as many tolerations as an object holds. Those that can match are
+//! kept, up to a limit that no real pod reaches. The rest, and unreadable ones, tolerate everything
+//! forever: a pod must not be evicted early for something that was not read, and its owner could have
+//! written such a toleration as well.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What cordon and drain read of a node, beside what everybody reads.
+//! Decodes the fields of a node that only cordon and drain use.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! One open watch: has its body cut into frames and reads the events in them.
+//! One open watch: splits its body into frames and decodes their events.
 
 use std::time::Duration;
 

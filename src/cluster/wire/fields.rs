@@ -1,9 +1,8 @@
-//! Steps through a protobuf message and builds nothing.
+//! Iterates over the fields of a protobuf message without building it.
 //!
-//! A message that is generated collects every element of a list before anybody can say how many are
-//! wanted: a condition of two bytes becomes two hundred, so one object at the limit of the API server
-//! would cost a hundred times its size. Here a field is a slice of the body, and whoever reads it
-//! stops when it has enough.
+//! A generated message collects every element of a list before its length can be limited: a condition of
+//! two bytes becomes two hundred, so one object of the maximum size would cost a hundred times its size.
+//! Here a field is a slice of the body, and the caller stops when it has enough.
 
 /// One field of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! One step after the other for each node about which something is to be done.
+//! Executes steps of cordons and drains, one after the other for each node.
 
 use std::sync::Arc;
 use std::time::Duration;

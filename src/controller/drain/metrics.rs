@@ -1,4 +1,4 @@
-//! Counters of cordons and drains, by draino's names, and how the nodes stand.
+//! Metrics of cordons and drains, with draino's names, and the number of nodes by state.
 
 use std::sync::{Arc, Weak};
 

@@ -1,10 +1,10 @@
-//! Cordon and drain: carries out what [`crate::drain`] decides.
+//! Cordon and drain: executes the decisions of [`crate::drain`].
 //!
-//! A node reaches its shard's worker like any other change. What the decision says is to be waited
-//! for becomes the node's timer; what is to be done now is handed to the conductor, through a queue
-//! that works on each node once at a time. The conductor reads the node from the API server,
-//! decides again, writes, and goes on with what was stored, until nothing is to be done now. Pods
-//! are evicted by the evictor, in its window, like all others.
+//! A node reaches its shard's worker like any other change. If the decision is to wait, the node's timer is
+//! set. If there is something to do now, the node is queued for the conductor; the queue handles a node
+//! only once at a time. The conductor reads the node from the API server, decides again, writes, and
+//! continues from the stored result until there is nothing to do now. The evictor evicts the pods, in its
+//! window, like all others.
 
 mod conductor;
 mod metrics;

@@ -1,10 +1,10 @@
-//! What belongs on a node and cannot be written there.
+//! Keeps state that cannot be written to a node.
 //!
-//! The record of a drain, draino's annotation and the condition `DrainScheduled` tell others, and a
-//! later process, what is done about a node. A node whose annotations are full, a policy or a webhook
-//! may refuse them, or strip them off. The cordon and the drain do not depend on that: what is refused
-//! is kept here, and every decision takes it as if it were stored. It is tried again with a growing
-//! pause. A restart forgets it, and the cordon then counts as somebody else's.
+//! The record of a drain, draino's annotation and the condition `DrainScheduled` tell others, and a later
+//! process, what is being done about a node. They may be refused or removed, because the node's annotations
+//! are full, or by a policy or a webhook. Cordon and drain do not depend on that: the refused state is kept
+//! here, decisions treat it as stored, and writing it is retried with growing pauses. A restart loses
+//! it, and the cordon then counts as someone else's.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,9 +1,9 @@
-//! How often a node is looked at because somebody writes to it.
+//! Limits how often a node is evaluated because of updates.
 //!
-//! A node's own kubelet may write to it as often as the API server lets it, and each version that
-//! changes a fact costs a decision on all its pods, perhaps requests. So each node has a number of looks
-//! that grows back with time. One that has used them up is looked at when the next is there, by its newest
-//! facts; that holds up no other node, and nothing of it is lost.
+//! A node's kubelet can update it as often as the API server allows, and each update that changes a fact
+//! costs a decision on all its pods, and perhaps requests. So each node has a token bucket of evaluations.
+//! A node without tokens is evaluated when the next one arrives, with its newest facts. This delays no
+//! other node, and loses nothing.
 
 use std::time::Duration;
 

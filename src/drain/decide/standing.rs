@@ -1,5 +1,4 @@
-//! How a node stands: which policies find it bad now, and what has become of the conditions that it
-//! was cordoned for.
+//! The conditions of a node: which policies match now, and the state of those that it was cordoned for.
 
 use std::sync::Arc;
 

@@ -1,8 +1,8 @@
-//! What can be told of an expression without a node: whether every node gives the same answer.
+//! Checks whether an expression has the same result for every node.
 //!
-//! A text of an expression is only compared, so it is enough to try, for each label, its absence, the
-//! texts that the expression names, and some that it does not. Parts of texts (`matches`, `contains`,
-//! `startsWith`, `endsWith`) are not tried: what hinges on one is taken for both.
+//! Strings are only compared, so it is enough to try, for each label, its absence, the strings in the
+//! expression, and some others. For `matches`, `contains`, `startsWith` and `endsWith`, both results count
+//! as possible.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

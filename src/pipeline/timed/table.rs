@@ -1,4 +1,4 @@
-//! The table of the timed queue: what is true about each key, and every change of it.
+//! The table of the timed queue: the state of each key, and its transitions.
 //!
 //! ```text
 //!               arm                  poll_next                complete: done
@@ -8,14 +8,14 @@
 //!                             complete: retry, or armed meanwhile
 //! ```
 //!
-//! Keys are kept in slots, and a hash table of slots finds them: so its spare room, which is half of
-//! it, costs little. It keeps half of each hash beside the slot, so that it grows, and passes over what
-//! it does not look for, without a look at the keys, which lie all over the memory. Nothing here blocks
-//! or locks; the caller holds the lock.
+//! Keys are stored in slots, and a hash table contains slot numbers, so that its spare capacity, which is
+//! half of it, costs little. It stores half of each hash beside the slot number, so that it can grow and
+//! skip other keys without reading the keys, which are scattered in memory. Nothing here blocks or locks;
+//! the caller holds the lock.
 //!
-//! A turn in [`Waiting`] counts only while the slot that it names holds a countdown with the same turn:
-//! no two countdowns ever have the same token, so no turn that is stale is taken for another, and a
-//! key that is being worked on cannot be handed out a second time.
+//! A heap entry in [`Waiting`] only counts while its slot holds a countdown with the same token. Tokens
+//! are never reused, so a stale entry cannot be mistaken for another, and a key that is being handled
+//! cannot be returned a second time.
 
 use std::hash::Hash;
 use std::task::Context;

@@ -1,10 +1,10 @@
-//! When countdowns end: a heap of their turns, and the sleep of whoever waits for the first.
+//! A heap of countdowns, and the sleep until the first one ends.
 //!
-//! A heap that knows where each turn is would have to say so to the table at every move. This one
-//! does not know: a turn whose countdown was cancelled or moved stays in it as a *stale* one, until it
-//! comes up or until there are more of them than of the others. So to cancel costs one look into the
-//! table. tokio-util's `DelayQueue` beside a map takes half as long again and more room, panics on
-//! delays beyond 2.18 years, and reuses its keys; it is quicker only where all is overdue at once.
+//! A heap that tracks the position of each entry would have to update the table at every move. This one
+//! does not: the entry of a cancelled or moved countdown stays in it as a *stale* entry until it reaches
+//! the top, or until stale entries are the majority. So a cancellation costs one table lookup. tokio-util's
+//! `DelayQueue` with a map takes half as long again and more memory, panics on delays beyond 2.18 years,
+//! and reuses its keys; it is only faster when everything is overdue at once.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

@@ -1,4 +1,4 @@
-//! What is on a node, and why it cannot be drained.
+//! Lists the pods of a node and determines why it cannot be drained.
 
 use std::sync::Arc;
 use std::time::Duration;

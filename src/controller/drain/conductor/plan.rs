@@ -1,4 +1,4 @@
-//! Takes a node that is bad into its care: cordons it, and plans its drain.
+//! Cordons a bad node and schedules its drain.
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
-//! How often one node is written to.
+//! Limits how often a node is written to.
 //!
-//! A kubelet, a person's script or a webhook that undoes each write would otherwise be answered as
-//! fast as the API server takes requests.
+//! Otherwise a kubelet, a script or a webhook that undoes each write would cause a write loop, as fast as
+//! the API server accepts requests.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! A drain from its beginning to its end.
+//! A running drain, from its start to its end.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Writes a node, with what belongs to its record.
+//! Writes a node together with its record.
 
 use std::sync::Arc;
 
