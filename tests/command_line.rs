@@ -381,11 +381,7 @@ async fn arguments_of_which_nothing_can_be_made_are_wrong_usage() {
     assert_complains(
         &run,
         2,
-        &[
-            "--nonsense: no known draino",
-            "every healthy node would be bad",
-            "Ready=Unknown,10m",
-        ],
+        &["--nonsense: no known draino", "every healthy node would be bad", "Ready=Unknown,10m"],
     );
     let run = self::run(&["config", "from-draino"]).await;
     assert_complains(&run, 2, &["ARGUMENT"]);

@@ -168,7 +168,7 @@ fn a_cordoned_node_is_scheduled_unless_the_policy_only_cordons() {
     assert!(matches!(step(&node, 10), Step::Act(Act::Schedule(_))));
     let cordons = Policy { drain: false, ..policy("p", &["Bad"]) };
     let noted = written(decide(&node, std::slice::from_ref(&cordons), at(10))).record.unwrap();
-    assert_eq!(noted.why.as_deref(), Some(called_off::CORDON_ONLY));
+    assert_eq!(noted.why.as_deref(), Some(cancelled::CORDON_ONLY));
     let node = node.recorded(Some(&noted));
     assert_eq!(decide(&node, &[cordons], at(11)), Step::Rest, "said once");
 }
@@ -254,11 +254,11 @@ fn a_node_that_was_uncordoned_until_the_next_try_is_cordoned_for_it() {
 // Conditions that clear.
 
 #[test]
-fn when_the_conditions_clear_a_planned_drain_and_one_under_way_are_called_off() {
+fn when_the_conditions_clear_a_planned_drain_and_one_under_way_are_cancelled() {
     for phase in [DrainPhase::Scheduled, DrainPhase::Draining] {
         let node = bad(&record(phase)).reporting("Bad", False, 70);
         let change = written(step(&node, 71));
-        assert_eq!(change.news, News::CalledOff(called_off::CLEAR));
+        assert_eq!(change.news, News::CalledOff(cancelled::CLEAR));
         assert_eq!(change.unschedulable, None, "the cordon stays until that has lasted");
         let record = change.record.unwrap();
         assert_eq!((record.phase, record.deadline), (DrainPhase::Cordoned, None));
@@ -351,7 +351,7 @@ fn what_is_recorded_decides_when_the_policy_has_changed() {
     let scheduled = bad(&record(DrainPhase::Scheduled));
     assert_eq!(
         written(decide(&scheduled, &other, at(60))).news,
-        News::CalledOff(called_off::CLEAR),
+        News::CalledOff(cancelled::CLEAR),
         "nobody asks for its drain any more"
     );
     let good = node.reporting("Bad", False, 1000);
@@ -365,7 +365,7 @@ fn a_node_that_is_not_selected_any_more_is_not_drained() {
     policies[0].nodes.labels = vec![(Arc::from("pool"), Arc::from("y"))];
     let node = bad(&record(DrainPhase::Draining));
     let change = written(decide(&node, &policies, at(100)));
-    assert_eq!(change.news, News::CalledOff(called_off::CLEAR));
+    assert_eq!(change.news, News::CalledOff(cancelled::CLEAR));
 }
 
 // Others who cordon and uncordon.
@@ -480,13 +480,13 @@ fn a_dead_node_is_cordoned_and_not_drained_until_it_is_heard_of() {
     let cordoned = Record::new(Arc::from("s1"), Cordon::Ours, claims);
     let dead = dead.unschedulable(true).recorded(Some(&cordoned));
     let change = written(decide(&dead, &policies, at(601)));
-    assert_eq!(change.news, News::Held(Arc::from(called_off::UNREACHABLE)));
+    assert_eq!(change.news, News::Held(Arc::from(cancelled::UNREACHABLE)));
     let held = dead.recorded(change.record.as_ref());
     assert_eq!(decide(&held, &policies, at(602)), Step::Rest);
     for phase in [DrainPhase::Scheduled, DrainPhase::Draining] {
         let node = bad(&record(phase)).ready_is(Unknown, 50);
         let change = written(step(&node, 61));
-        assert_eq!(change.news, News::CalledOff(called_off::UNREACHABLE), "{phase}");
+        assert_eq!(change.news, News::CalledOff(cancelled::UNREACHABLE), "{phase}");
         let back = node.ready_is(True, 90).recorded(change.record.as_ref());
         let back = back.silent_on("DrainScheduled");
         assert!(matches!(step(&back, 91), Step::Act(Act::Schedule(_))), "{phase}");
@@ -511,7 +511,7 @@ fn a_second_condition_that_becomes_old_enough_is_not_missed() {
     let cordons = Policy { drain: false, ..policy("cordons", &["Bad"]) };
     let held = Record {
         claims: vec![claim("cordons", &["Bad=True,0s"])],
-        why: Some(Arc::from(called_off::CORDON_ONLY)),
+        why: Some(Arc::from(cancelled::CORDON_ONLY)),
         ..record(DrainPhase::Cordoned)
     };
     let policies = [drains, cordons];
@@ -528,7 +528,7 @@ fn a_policy_that_drains_no_more_calls_off_what_is_planned_and_under_way() {
     let cordons = [Policy { drain: false, ..policy("p", &["Bad"]) }];
     for phase in [DrainPhase::Scheduled, DrainPhase::Draining] {
         let change = written(decide(&bad(&record(phase)), &cordons, at(100)));
-        assert_eq!(change.news, News::CalledOff(called_off::CORDON_ONLY), "{phase}");
+        assert_eq!(change.news, News::CalledOff(cancelled::CORDON_ONLY), "{phase}");
     }
     assert_eq!(decide(&bad(&record(DrainPhase::Failed)), &cordons, at(5000)), Step::Rest);
 }
@@ -546,7 +546,7 @@ fn a_deselected_node_is_not_drained_to_the_end_by_any_setting() {
     let mut goes_on = Policy { stop_when_clear: false, ..policy("p", &["Bad"]) };
     goes_on.nodes.labels = vec![(Arc::from("pool"), Arc::from("y"))];
     let change = written(decide(&bad(&record(DrainPhase::Draining)), &[goes_on], at(100)));
-    assert_eq!(change.news, News::CalledOff(called_off::CLEAR));
+    assert_eq!(change.news, News::CalledOff(cancelled::CLEAR));
 }
 
 #[test]

@@ -216,7 +216,7 @@ fn drains_begin_after_their_notice_and_spaced() {
 }
 
 #[test]
-fn a_drain_that_is_called_off_delays_no_other() {
+fn a_drain_that_is_cancelled_delays_no_other() {
     let spaced = paced(10, 60);
     let mut ledger = Ledger::new(std::slice::from_ref(&spaced));
     for n in 0..100 {

@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shutdown_that_is_called_off_kills_nothing_more() {
+    fn a_shutdown_that_is_cancelled_kills_nothing_more() {
         let mut conduct = node([Switch::Shutdown(Some(ShutdownPlan::default()))]);
         let mut worker = Worker::default();
         let pod = pod("a").running("True", "True").build();

@@ -43,7 +43,7 @@ async fn a_plan_that_fell_due_meanwhile_is_carried_out_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_plan_whose_reason_went_meanwhile_is_called_off() {
+async fn a_plan_whose_reason_went_meanwhile_is_cancelled() {
     let mut stage = stage(notice(60));
     stage.bad_node("n1");
     stage.pod("a", "n1");
