@@ -31,7 +31,7 @@ pub use drain::BudgetRefusal;
 pub use upkeep::{StoredNode, UpkeepPatch};
 
 use crate::clock::whole_seconds;
-use crate::model::{Disruption, Node, NodeName, Pod, PodRef, Uid};
+use crate::model::{Disruption, Node, NodeName, Pod, PodRef, Uid, Version};
 
 /// For how long a write or a single read may take, its answer included. Admission webhooks may
 /// take up to 10 s by default.
@@ -92,6 +92,11 @@ impl Answer {
     /// nor does that of a webhook.
     pub fn is_not_found(&self) -> bool {
         self.code == 404 && self.reason == "NotFound" && self.by_webhook().is_none()
+    }
+
+    /// Whether the object is not at the version that the request names any more.
+    pub fn is_conflict(&self) -> bool {
+        self.code == 409 && self.reason == "Conflict" && self.by_webhook().is_none()
     }
 
     /// Whether the object would be longer than the store takes. The API server passes the store's words
@@ -295,7 +300,7 @@ impl Api {
     }
 
     /// Writes the record of the node's taints, or removes it with `None`. Refused with 422 if
-    /// it is another node by now.
+    /// it is another node by now, and with 409 if it is not at `version` any more.
     ///
     /// # Errors
     /// See [`RequestError`].
@@ -303,11 +308,15 @@ impl Api {
         &self,
         name: &NodeName,
         uid: Uid,
+        version: Option<&Version>,
         record: Option<&str>,
     ) -> Result<(), RequestError> {
-        let body = json!({
+        let mut body = json!({
             "metadata": {"uid": uid.to_string(), "annotations": {Node::SINCE_ANNOTATION: record}},
         });
+        if let Some(version) = version {
+            body["metadata"]["resourceVersion"] = json!(version.to_string());
+        }
         let path = format!("/api/v1/nodes/{name}?fieldManager={FIELD_MANAGER}");
         let label = Label { verb: "patch", resource: "nodes" };
         let kind = "application/merge-patch+json";

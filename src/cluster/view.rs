@@ -91,6 +91,8 @@ impl Hasher for Fold {
 pub struct NodeFacts {
     /// The node; absent if only its pods are known.
     pub node: Option<Arc<Node>>,
+    /// The newest version of the node that came in: all of this is known up to it.
+    pub version: Option<Version>,
     /// When its taints began.
     pub anchors: Arc<Anchors>,
     /// Its pods, in no order.
@@ -291,6 +293,7 @@ impl View {
     pub fn node(&self, name: &NodeName) -> Option<NodeFacts> {
         self.nodes.get(name).map(|entry| NodeFacts {
             node: entry.node.clone(),
+            version: entry.version.clone(),
             anchors: Arc::clone(&entry.anchors),
             pods: entry.pods.iter().map(|ByUid(pod)| Arc::clone(pod)).collect(),
         })

@@ -66,19 +66,28 @@ pub(super) async fn run(
         };
         let shared = Arc::clone(&shared);
         runner.run("record", fired.key.to_string(), work, move |ended| {
+            let failed = || {
+                let mut tries = failures.entry(fired.key.clone()).or_default();
+                *tries += 1;
+                (*tries, BACKOFF.pause(*tries, spread_by(fired.key.as_str())))
+            };
             let outcome = match ended {
-                Ok(Ok(written)) => {
+                Ok(Ok(Written::Needless)) => {
                     failures.remove(&fired.key);
-                    if written { again(UNTIL_SEEN) } else { Outcome::Done }
+                    Outcome::Done
+                }
+                Ok(Ok(Written::Now)) => {
+                    failures.remove(&fired.key);
+                    again(UNTIL_SEEN)
+                }
+                Ok(Ok(Written::Outdated)) => {
+                    let (tries, pause) = failed();
+                    debug!(node = %fired.key, tries, ?pause,
+                        "the node has changed since; its record waits until the watch shows it");
+                    again(pause)
                 }
                 Ok(Err(error)) => {
-                    let tries = {
-                        let mut tries = failures.entry(fired.key.clone()).or_default();
-                        *tries += 1;
-                        *tries
-                    };
-                    let who = spread_by(fired.key.as_str());
-                    let pause = BACKOFF.pause(tries, who);
+                    let (tries, pause) = failed();
                     if tries == 1 {
                         warn!(node = %fired.key, %error, ?pause, "cannot store when the node's taints \
                             began; after a restart, deadlines would count from then");
@@ -102,17 +111,31 @@ fn again(pause: Duration) -> Outcome<()> {
     Outcome::Retry { not_before: Instant::now() + pause, value: () }
 }
 
-/// Brings the node's annotation to what it should be. Returns whether it was written.
-async fn write(shared: &Shared, api: &Api, name: &NodeName) -> Result<bool, RequestError> {
+/// What came of a look at a node's record.
+enum Written {
+    /// It is as it should be.
+    Needless,
+    /// It was written.
+    Now,
+    /// It was not: the node has changed since what the view knows of it.
+    Outdated,
+}
+
+/// Brings the node's annotation to what it should be.
+///
+/// The record is written only on the version of the node by which it was computed. Where the watch is
+/// behind, a taint may have gone and come back, and the record would have the next leader count from before
+/// that: pods would go too early.
+async fn write(shared: &Shared, api: &Api, name: &NodeName) -> Result<Written, RequestError> {
     let Some(facts) = shared.view.node(name) else {
-        return Ok(false);
+        return Ok(Written::Needless);
     };
     let Some(node) = facts.node else {
-        return Ok(false);
+        return Ok(Written::Needless);
     };
     let wanted = record::wanted(&facts.anchors, &node, facts.pods.iter().map(|pod| &**pod));
     if wanted.as_deref() == node.since_annotation.as_deref() {
-        return Ok(false);
+        return Ok(Written::Needless);
     }
     if let Some(text) = &node.since_annotation
         && let Err(error) = record::parse(text)
@@ -123,14 +146,15 @@ async fn write(shared: &Shared, api: &Api, name: &NodeName) -> Result<bool, Requ
             it");
         shared.recorder.record_unreadable(name, node.uid, &error);
     }
-    match api.annotate_node(name, node.uid, wanted.as_deref()).await {
+    match api.annotate_node(name, node.uid, facts.version.as_ref(), wanted.as_deref()).await {
         // The node is gone: its watch will say so. If it is another one by now (422), so it will
         // too, but a policy may refuse in the same words.
-        Err(RequestError::Status(answer)) if answer.is_not_found() => Ok(true),
+        Err(RequestError::Status(answer)) if answer.is_not_found() => Ok(Written::Now),
+        Err(RequestError::Status(answer)) if answer.is_conflict() => Ok(Written::Outdated),
         other => {
             other?;
             debug!(node = %name, record = wanted.as_deref().unwrap_or("none"), "record written");
-            Ok(true)
+            Ok(Written::Now)
         }
     }
 }
@@ -154,6 +178,7 @@ mod tests {
     use crate::config::Compat;
     use crate::controller::ingest::{take_node, take_pod};
     use crate::model::build::{exists, node, noon, pod, taint};
+    use crate::model::{Node, Version};
     use crate::observe::{EventMetrics, Recorder};
 
     /// The lane with an API server that takes everything, and the bodies that it was sent.
@@ -161,17 +186,33 @@ mod tests {
         shared: Arc<Shared>,
         sent: Arc<Mutex<Vec<String>>>,
         pods_listed: CancellationToken,
+        /// So many writes are refused first.
+        conflicts: Arc<Mutex<u32>>,
     }
 
     impl Lane {
         fn start() -> Self {
             let sent = Arc::new(Mutex::new(Vec::new()));
             let behind = Arc::clone(&sent);
+            let conflicts = Arc::new(Mutex::new(0));
+            let left = Arc::clone(&conflicts);
             let service = service_fn(move |request: Request<Body>| {
-                let sent = Arc::clone(&behind);
+                let (sent, left) = (Arc::clone(&behind), Arc::clone(&left));
                 async move {
                     let body = request.into_body().collect().await.unwrap().to_bytes();
                     sent.lock().push(String::from_utf8_lossy(&body).into_owned());
+                    let refused = {
+                        let mut left = left.lock();
+                        let refused = *left > 0;
+                        *left -= u32::from(refused);
+                        refused
+                    };
+                    if refused {
+                        let status =
+                            br#"{"kind":"Status","code":409,"reason":"Conflict"}"#.to_vec();
+                        let answer = Response::builder().status(409).body(Body::from(status));
+                        return Ok(answer.unwrap());
+                    }
                     let answer = br#"{"kind":"PartialObjectMetadata"}"#.to_vec();
                     Ok::<_, Infallible>(Response::new(Body::from(answer)))
                 }
@@ -192,7 +233,7 @@ mod tests {
                 CancellationToken::new(),
                 Runner::alone(),
             ));
-            Self { shared, sent, pods_listed }
+            Self { shared, sent, pods_listed, conflicts }
         }
 
         fn look(&self) {
@@ -219,6 +260,23 @@ mod tests {
         let sent = lane.sent_after(Duration::from_secs(1)).await;
         assert!((10..=12).contains(&sent.len()), "{} in 10 s", sent.len());
         assert!(sent.last().unwrap().contains("k99"), "the newest: {sent:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_record_is_written_only_on_the_version_of_the_node_that_the_view_knows() {
+        let lane = Lane::start();
+        lane.pods_listed.cancel();
+        take_pod(&lane.shared, pod("a").tolerating(exists("").lasting(7200)));
+        let tainted = node("n1").tainted(taint("k", ""));
+        let version = |number| Some(Version::Number(number));
+        take_node(&lane.shared, Node { version: version(7), ..tainted.clone() }, Source::Watch);
+        // A heartbeat: nothing new, but for the version.
+        take_node(&lane.shared, Node { version: version(8), ..tainted }, Source::Watch);
+        *lane.conflicts.lock() = 3;
+        lane.look();
+        let sent = lane.sent_after(Duration::from_secs(10)).await;
+        assert!(sent.len() > 3, "it is tried until the watch has caught up: {sent:?}");
+        assert!(sent.iter().all(|sent| sent.contains(r#""resourceVersion":"8""#)), "{sent:?}");
     }
 
     #[tokio::test(start_paused = true)]

@@ -71,6 +71,16 @@ impl Version {
     }
 }
 
+impl fmt::Display for Version {
+    /// As the API writes it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Number(number) => number.fmt(f),
+            Self::Text(text) => text.fmt(f),
+        }
+    }
+}
+
 /// The node's Ready condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ready {
