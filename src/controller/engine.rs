@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use prometheus::Registry;
 use tokio::sync::mpsc;
 use tokio::task::{JoinError, JoinHandle, JoinSet};
@@ -78,7 +78,8 @@ pub struct Prepared {
     leader_metrics: leader::Metrics,
     cluster_metrics: cluster::Metrics,
     panics: Panics,
-    aligned: bool,
+    /// What the start made of the clocks: see [`time_watch::align`].
+    held_back: Option<SignedDuration>,
     skew: Skew,
     election: Option<Election>,
     surroundings: Surroundings,
@@ -124,7 +125,7 @@ impl Prepared {
         let (server, wait) = (&cluster.server, config.api_server_wait);
         preflight::check(&api, server, namespace, drains, wait).await?;
         let wall = Arc::clone(&surroundings.wall);
-        let aligned = time_watch::align(&shared, &api, &mut skew, || wall()).await;
+        let held_back = time_watch::align(&shared, &api, &mut skew, || wall()).await;
         Ok(Self {
             shared,
             api,
@@ -137,7 +138,7 @@ impl Prepared {
             leader_metrics,
             cluster_metrics,
             panics,
-            aligned,
+            held_back,
             skew,
             election,
             surroundings,
@@ -209,7 +210,7 @@ impl Prepared {
         };
         let work = tokio::spawn(work.run(terms_to_work, stop.clone()));
         let clocks =
-            time_watch::run(Arc::clone(&shared), api.clone(), self.aligned, skew, move || wall());
+            time_watch::run(Arc::clone(&shared), api.clone(), self.held_back, skew, move || wall());
         let clocks = tokio::spawn(stop.clone().run_until_cancelled_owned(clocks).map(drop));
         let last_events = CancellationToken::new();
         let events = tokio::spawn(send_events(lane, api.clone(), pace, last_events.clone()));

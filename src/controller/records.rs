@@ -86,6 +86,15 @@ pub(super) async fn run(
                         "the node has changed since; its record waits until the watch shows it");
                     again(pause)
                 }
+                Ok(Ok(Written::ByWrongClock)) => {
+                    let (tries, pause) = failed();
+                    if tries == 1 {
+                        warn!(node = %fired.key, "the clock is behind the API server's, so the \
+                            node's record of when its taints began is not written; a restart now \
+                            would count anew");
+                    }
+                    again(pause)
+                }
                 Ok(Err(error)) => {
                     let (tries, pause) = failed();
                     if tries == 1 {
@@ -119,13 +128,15 @@ enum Written {
     Now,
     /// It was not: the node has changed since what the view knows of it.
     Outdated,
+    /// It was not: this process's clock is behind.
+    ByWrongClock,
 }
 
 /// Brings the node's annotation to what it should be.
 ///
 /// The record is written only on the version of the node by which it was computed. Where the watch is
 /// behind, a taint may have gone and come back, and the record would have the next leader count from before
-/// that: pods would go too early.
+/// that: pods would go too early. The same goes for first sights by a clock that is behind.
 async fn write(shared: &Shared, api: &Api, name: &NodeName) -> Result<Written, RequestError> {
     let Some(facts) = shared.view.node(name) else {
         return Ok(Written::Needless);
@@ -136,6 +147,9 @@ async fn write(shared: &Shared, api: &Api, name: &NodeName) -> Result<Written, R
     let wanted = record::wanted(&facts.anchors, &node, facts.pods.iter().map(|pod| &**pod));
     if wanted.as_deref() == node.since_annotation.as_deref() {
         return Ok(Written::Needless);
+    }
+    if wanted.is_some() && shared.clock_is_behind() {
+        return Ok(Written::ByWrongClock);
     }
     if let Some(text) = &node.since_annotation
         && let Err(error) = record::parse(text)
@@ -178,7 +192,7 @@ mod tests {
     use crate::config::Compat;
     use crate::controller::ingest::{take_node, take_pod};
     use crate::model::build::{exists, node, noon, pod, taint};
-    use crate::model::{Node, Version};
+    use crate::model::{Node, Version, later};
     use crate::observe::{EventMetrics, Recorder};
 
     /// The lane with an API server that takes everything, and the bodies that it was sent.
@@ -277,6 +291,19 @@ mod tests {
         let sent = lane.sent_after(Duration::from_secs(10)).await;
         assert!(sent.len() > 3, "it is tried until the watch has caught up: {sent:?}");
         assert!(sent.iter().all(|sent| sent.contains(r#""resourceVersion":"8""#)), "{sent:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn no_record_is_written_by_a_clock_that_is_behind() {
+        let lane = Lane::start();
+        lane.pods_listed.cancel();
+        take_pod(&lane.shared, pod("a").tolerating(exists("").lasting(7200)));
+        take_node(&lane.shared, node("n1").tainted(taint("k", "")), Source::Watch);
+        lane.shared.heard_time(later(noon(), Duration::from_secs(3600)));
+        lane.look();
+        assert!(lane.sent_after(Duration::from_secs(60)).await.is_empty());
+        lane.shared.heard_time(lane.shared.clock.now());
+        assert!(!lane.sent_after(Duration::from_secs(61)).await.is_empty(), "once it agrees");
     }
 
     #[tokio::test(start_paused = true)]

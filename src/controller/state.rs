@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use jiff::Timestamp;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
@@ -17,7 +18,7 @@ use crate::evict::{Backlog, Order, Ordered, Orders};
 use crate::model::{Node, NodeName, Pod, PodRef, Uid, Verdict};
 use crate::observe::Recorder;
 use crate::pipeline::{Fired, Outcome, SHARDS, Sharded, TimedQueue, WorkQueue, shard_of};
-use crate::taint::anchor;
+use crate::taint::anchor::{self, CLOCKS_APART};
 
 /// Between the pods of one order, so that they come due in the order in which they were given.
 const IN_A_ROW: Duration = Duration::from_millis(1);
@@ -89,6 +90,8 @@ pub(super) struct Shared {
     pub recorder: Recorder,
     rates: Mutex<Rates>,
     leads: AtomicBool,
+    /// The API server's clock is ahead of the one that is kept, by its last word.
+    is_behind: AtomicBool,
 }
 
 impl Shared {
@@ -107,6 +110,7 @@ impl Shared {
             recorder,
             rates: Mutex::default(),
             leads: AtomicBool::new(false),
+            is_behind: AtomicBool::new(false),
         }
     }
 
@@ -167,6 +171,19 @@ impl Shared {
     /// Whether this process works, or stands by.
     pub(super) fn leads(&self) -> bool {
         self.leads.load(Ordering::SeqCst)
+    }
+
+    /// Takes in the API server's time.
+    pub(super) fn heard_time(&self, server: Timestamp) {
+        let behind = server.duration_since(self.clock.now());
+        self.is_behind.store(behind > CLOCKS_APART, Ordering::Relaxed);
+    }
+
+    /// Whether the clock that is kept is behind, by the API server's last word. What is seen first by such
+    /// a clock lasts as long as it should by the same clock, but by another one it would have been seen
+    /// long ago.
+    pub(super) fn clock_is_behind(&self) -> bool {
+        self.is_behind.load(Ordering::Relaxed)
     }
 
     /// Has a version of a node count as it does for who reads it now.

@@ -189,13 +189,14 @@ impl Skew {
     }
 }
 
-/// Compares the clocks at the start. Returns whether the API server told its time.
+/// Compares the clocks at the start. Returns how far the time was held back; `None` if the API server
+/// did not tell its own.
 pub(super) async fn align(
     shared: &Shared,
     api: &Api,
     skew: &mut Skew,
     wall: impl Fn() -> Timestamp,
-) -> bool {
+) -> Option<SignedDuration> {
     let mut told = Vec::with_capacity(AT_START);
     for _ in 0..AT_START {
         let Ok(Some(server)) = api.server_time().await else {
@@ -203,21 +204,21 @@ pub(super) async fn align(
                 "the API server's responses have no date; using only this machine's clock for \
                  deadlines until they do"
             );
-            return false;
+            return None;
         };
         skew.tell(wall(), server);
+        shared.heard_time(server);
         let ahead = shared.clock.now().duration_since(server);
         if ahead <= CLOCKS_APART || server < EARLIEST {
-            return true;
+            return Some(SignedDuration::ZERO);
         }
         told.push(ahead);
     }
-    if let Some(least) = agreed_at_start(&told) {
-        let kept = shared.clock.now();
-        let right = kept.saturating_sub(least).unwrap_or(kept);
-        set(shared, right, kept, right);
-    }
-    true
+    let Some(least) = agreed_at_start(&told) else { return Some(SignedDuration::ZERO) };
+    let kept = shared.clock.now();
+    let right = kept.saturating_sub(least).unwrap_or(kept);
+    set(shared, right, kept, right);
+    Some(least)
 }
 
 /// How far answers of one moment say that the time is ahead, if they agree with each other.
@@ -226,12 +227,15 @@ fn agreed_at_start(told: &[SignedDuration]) -> Option<SignedDuration> {
     (most.saturating_sub(*least) <= CLOCKS_APART).then_some(*least)
 }
 
-/// Compares the clocks until it is dropped. Unless they are `aligned`, the API server is asked until
-/// it answers.
+/// Compares the clocks until it is dropped. `held_back` is what [`align`] has returned: if the API server
+/// did not tell its time, it is asked until it does.
+///
+/// The time that is kept was this machine's when the process began. Whatever the machine's clock has
+/// stepped since is a step, also if it was before this.
 pub(super) fn run(
     shared: Arc<Shared>,
     api: Api,
-    mut aligned: bool,
+    held_back: Option<SignedDuration>,
     mut skew: Skew,
     wall: impl Fn() -> Timestamp,
 ) -> impl Future<Output = ()> {
@@ -241,12 +245,13 @@ pub(super) fn run(
     async move {
         // How far the machine's clock is ahead of the time that is kept, when last in accord.
         let offset_now = || wall().duration_since(shared.clock.now());
-        let mut known = offset_now();
+        let mut known = held_back.unwrap_or_default();
+        let mut aligned = held_back.is_some();
         let mut witnesses = Witnesses::default();
         // Whether the API server agreed with the time that is kept when it was asked last.
         let mut in_accord = false;
         // Up to when what was seen was not seen while the time is held back, if it is.
-        let mut held_since = (offset_now() > CLOCKS_APART).then_some(right_until);
+        let mut held_since = (known > CLOCKS_APART).then_some(right_until);
         // Until when it is held back by the answers at the start alone.
         let mut unconfirmed = held_since.map(|_| Instant::now() + UNCONFIRMED);
         let mut confirming = Witnesses::default();
@@ -259,17 +264,17 @@ pub(super) fn run(
                 right_until = shared.clock.now();
             }
             if !aligned {
-                aligned = align(&shared, &api, &mut skew, &wall).await;
-                if aligned {
-                    if offset_now().saturating_sub(known) > CLOCKS_APART {
-                        // What was seen until now counts as seen at that moment.
-                        let held = shared.clock.now().saturating_sub(TOLERATED);
-                        held_since = Some(held.unwrap_or(right_until));
-                        unconfirmed = Some(Instant::now() + UNCONFIRMED);
-                    }
-                    known = offset_now();
-                    next_question = Instant::now() + ASKED_EVERY;
+                let held = align(&shared, &api, &mut skew, &wall).await;
+                aligned = held.is_some();
+                if let Some(held) = held.filter(|held| !held.is_zero()) {
+                    // What was seen until now counts as seen at that moment.
+                    let since = shared.clock.now().saturating_sub(TOLERATED);
+                    held_since = Some(since.unwrap_or(right_until));
+                    unconfirmed = Some(Instant::now() + UNCONFIRMED);
+                    // A step of the machine's clock meanwhile is still one.
+                    known = known.saturating_add(held);
                 }
+                next_question = Instant::now() + ASKED_EVERY;
                 continue;
             }
             if let Some(since) = held_since
@@ -296,6 +301,7 @@ pub(super) fn run(
             let Ok(Some(server)) = api.server_time().await else { continue };
             let (kept, system) = (shared.clock.now(), wall());
             skew.tell(system, server);
+            shared.heard_time(server);
             let step = system.duration_since(kept).saturating_sub(known);
             let stepped = kept.saturating_add(step).unwrap_or(kept);
             next_question = Instant::now() + ASKED_EVERY;
@@ -338,6 +344,7 @@ pub(super) fn run(
                     unconfirmed = None;
                 }
             }
+            shared.heard_time(server);
             in_accord = agree(shared.clock.now(), server);
             if in_accord {
                 right_until = shared.clock.now();
@@ -471,6 +478,8 @@ mod tests {
         assert_eq!(anchors.first_seen[0].since.written(), at("12:30:00"));
     }
 
+    const NOT_HELD_BACK: Option<SignedDuration> = Some(SignedDuration::ZERO);
+
     /// A controller whose clock shows noon, and an API server whose clock shows something else.
     struct Bench {
         shared: Arc<Shared>,
@@ -509,12 +518,12 @@ mod tests {
             move || clock.now() + SignedDuration::from_secs(step.load(Ordering::Relaxed))
         }
 
-        async fn align(&mut self) -> bool {
+        async fn align(&mut self) -> Option<SignedDuration> {
             let wall = self.wall();
             let mut skew = self.skew.take().unwrap();
-            let aligned = align(&self.shared, &self.api, &mut skew, wall).await;
+            let held_back = align(&self.shared, &self.api, &mut skew, wall).await;
             self.skew = Some(skew);
-            aligned
+            held_back
         }
 
         /// How far the time that is kept is ahead of the server's, in seconds.
@@ -535,7 +544,7 @@ mod tests {
     async fn one_answer_that_is_an_hour_ahead_moves_no_deadline_and_is_reported() {
         let mut bench = Bench::new("12:00:00");
         let (wall, skew) = (bench.wall(), bench.skew.take().unwrap());
-        let watch = run(Arc::clone(&bench.shared), bench.api.clone(), true, skew, wall);
+        let watch = run(Arc::clone(&bench.shared), bench.api.clone(), NOT_HELD_BACK, skew, wall);
         let watch = tokio::spawn(watch);
         let truth = bench.cluster.store().clock().clone();
         tokio::time::sleep(Duration::from_secs(55)).await;
@@ -553,12 +562,46 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_step_of_the_machines_clock_before_the_first_answer_is_not_forgotten() {
+        let mut bench = Bench::new("13:00:00");
+        bench.cluster.faults().set_down(true);
+        let (wall, skew) = (bench.wall(), bench.skew.take().unwrap());
+        let watch = run(Arc::clone(&bench.shared), bench.api.clone(), None, skew, wall);
+        let watch = tokio::spawn(watch);
+        tokio::time::sleep(Duration::from_secs(20)).await;
+        bench.step.store(3600, Ordering::Relaxed);
+        tokio::time::sleep(Duration::from_secs(20)).await;
+        assert_eq!(bench.ahead(), -3600, "nobody confirms it");
+        bench.cluster.faults().set_down(false);
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        assert_eq!(bench.ahead(), 0);
+        watch.abort();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_step_between_the_start_and_the_first_comparison_is_one_too() {
+        // As when a machine has booted with a wrong clock, which NTP sets while the API server is waited
+        // for.
+        let mut bench = Bench::new("13:00:00");
+        let wall = bench.wall();
+        bench.step.store(3600, Ordering::Relaxed);
+        let held_back = bench.align().await;
+        let skew = bench.skew.take().unwrap();
+        let watch = run(Arc::clone(&bench.shared), bench.api.clone(), held_back, skew, wall);
+        let watch = tokio::spawn(watch);
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        assert_eq!(bench.ahead(), 0);
+        watch.abort();
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn nothing_goes_before_this_machines_clock_says_so_whatever_all_answers_say() {
         let mut bench = Bench::new("13:00:00");
-        assert!(bench.align().await);
+        let held_back = bench.align().await;
+        assert!(held_back.is_some());
         let (wall, skew) = (bench.wall(), bench.skew.take().unwrap());
         let watch =
-            tokio::spawn(run(Arc::clone(&bench.shared), bench.api.clone(), true, skew, wall));
+            tokio::spawn(run(Arc::clone(&bench.shared), bench.api.clone(), held_back, skew, wall));
         tokio::time::sleep(Duration::from_mins(90)).await;
         assert_eq!(bench.shared.clock.now(), at("13:30:00"));
         assert!(bench.shows(-3600.0));
@@ -570,14 +613,15 @@ mod tests {
     async fn a_clock_that_is_ahead_is_held_back_at_the_start_and_later_by_answers_of_some_minutes()
     {
         let mut bench = Bench::new("11:00:00");
-        assert!(bench.align().await);
-        assert_eq!(bench.ahead(), 0);
         let wall = bench.wall();
+        let held_back = bench.align().await;
+        assert!(held_back.is_some());
+        assert_eq!(bench.ahead(), 0);
         let truth = bench.cluster.store().clock().clone();
         truth.set(truth.now() - SignedDuration::from_secs(100));
         let skew = bench.skew.take().unwrap();
         let watch =
-            tokio::spawn(run(Arc::clone(&bench.shared), bench.api.clone(), true, skew, wall));
+            tokio::spawn(run(Arc::clone(&bench.shared), bench.api.clone(), held_back, skew, wall));
         tokio::time::sleep(Duration::from_secs(200)).await;
         assert_eq!(bench.ahead(), 100, "too few agree");
         tokio::time::sleep(Duration::from_secs(150)).await;
@@ -589,8 +633,13 @@ mod tests {
     async fn a_machine_that_slept_goes_on_with_the_time_that_both_clocks_say() {
         let mut bench = Bench::new("12:00:00");
         let (wall, skew) = (bench.wall(), bench.skew.take().unwrap());
-        let watch =
-            tokio::spawn(run(Arc::clone(&bench.shared), bench.api.clone(), true, skew, wall));
+        let watch = tokio::spawn(run(
+            Arc::clone(&bench.shared),
+            bench.api.clone(),
+            NOT_HELD_BACK,
+            skew,
+            wall,
+        ));
         tokio::time::sleep(Duration::from_secs(5)).await;
         let truth = bench.cluster.store().clock().clone();
         truth.set(truth.now() + SignedDuration::from_hours(2));
@@ -610,11 +659,12 @@ mod tests {
         let truth = bench.cluster.store().clock().clone();
         truth.set("1970-01-01T00:00:00Z".parse().unwrap());
         let wall = bench.wall();
-        assert!(bench.align().await);
+        let held_back = bench.align().await;
+        assert!(held_back.is_some());
         assert_eq!(bench.shared.clock.now(), at("12:00:00"));
         let skew = bench.skew.take().unwrap();
         let watch =
-            tokio::spawn(run(Arc::clone(&bench.shared), bench.api.clone(), true, skew, wall));
+            tokio::spawn(run(Arc::clone(&bench.shared), bench.api.clone(), held_back, skew, wall));
         tokio::time::sleep(Duration::from_mins(30)).await;
         assert_eq!(bench.shared.clock.now(), at("12:30:00"));
         assert_eq!(bench.events.take_messages().len(), 1, "it is reported");
@@ -625,11 +675,12 @@ mod tests {
     async fn what_the_start_held_back_is_let_go_after_minutes_of_answers_that_do_not_bear_it_out() {
         let mut bench = Bench::new("11:00:00");
         let wall = bench.wall();
-        assert!(bench.align().await);
+        let held_back = bench.align().await;
+        assert!(held_back.is_some());
         let begin = Instant::now();
         let skew = bench.skew.take().unwrap();
         let watch =
-            tokio::spawn(run(Arc::clone(&bench.shared), bench.api.clone(), true, skew, wall));
+            tokio::spawn(run(Arc::clone(&bench.shared), bench.api.clone(), held_back, skew, wall));
         let truth = bench.cluster.store().clock().clone();
         tokio::time::sleep(Duration::from_secs(90)).await;
         take_node(&bench.shared, node("n1").tainted(taint("k", "")), Source::Watch);
@@ -655,10 +706,11 @@ mod tests {
     async fn a_start_that_answers_of_some_minutes_bear_out_goes_on_being_held_back() {
         let mut bench = Bench::new("11:00:00");
         let wall = bench.wall();
-        assert!(bench.align().await);
+        let held_back = bench.align().await;
+        assert!(held_back.is_some());
         let skew = bench.skew.take().unwrap();
         let watch =
-            tokio::spawn(run(Arc::clone(&bench.shared), bench.api.clone(), true, skew, wall));
+            tokio::spawn(run(Arc::clone(&bench.shared), bench.api.clone(), held_back, skew, wall));
         tokio::time::sleep(Duration::from_mins(60)).await;
         assert_eq!(bench.ahead(), 0);
         watch.abort();

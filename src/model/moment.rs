@@ -39,7 +39,12 @@ impl Stamp {
 
     /// What is written down.
     pub fn written(self) -> Timestamp {
-        if self.0.subsec_nanosecond() == END { second_of(self.0) } else { self.0 }
+        if self.is_of_second() { second_of(self.0) } else { self.0 }
+    }
+
+    /// Whether it is the second in which something happened, and not the very moment.
+    pub fn is_of_second(self) -> bool {
+        self.0.subsec_nanosecond() == END
     }
 
     /// The time at which this duration has certainly passed since the stamp. A zero duration has passed

@@ -101,6 +101,7 @@ pub fn adopted(memory: &Anchors, record: &Anchors) -> Anchors {
 
 /// Corrects the anchors when the clock is set from `kept` to `right` and may have been wrong since
 /// `doubtful`: times first seen since then move by the same amount, but never into the future.
+/// So does an outage that began with such a first sight.
 pub fn set_right(
     anchors: &Anchors,
     doubtful: Timestamp,
@@ -108,13 +109,25 @@ pub fn set_right(
     right: Timestamp,
 ) -> Anchors {
     let behind = right.duration_since(kept).max(SignedDuration::ZERO);
+    let moved = |seen: Timestamp| {
+        let seen =
+            if seen >= doubtful { seen.saturating_add(behind).unwrap_or(right) } else { seen };
+        seen.min(right)
+    };
     let mut anchors = anchors.clone();
     for seen in &mut anchors.first_seen {
-        let mut since = seen.since.latest();
-        if since >= doubtful {
-            since = since.saturating_add(behind).unwrap_or(right);
+        seen.since = Stamp::exact(moved(seen.since.latest()));
+    }
+    if let Some(outage) = &mut anchors.outage {
+        // What the taints say themselves stays: it is another clock's.
+        for stamp in [&mut outage.since, &mut outage.through] {
+            if !stamp.is_of_second() {
+                *stamp = Stamp::exact(moved(stamp.latest()));
+            }
         }
-        seen.since = Stamp::exact(since.min(right));
+        // A gap that began in the future counts as long.
+        outage.gap_from =
+            outage.gap_from.map(|from| if from <= right { moved(from) } else { from });
     }
     anchors
 }
@@ -358,6 +371,22 @@ mod tests {
         let ahead = sights(vec![seen("k", "", 3600), seen("old", "", -500)]);
         let back = set_right(&ahead, at(-1000), at(3600), at(0));
         assert_eq!(back, sights(vec![seen("k", "", 0), seen("old", "", -500)]));
+    }
+
+    #[test]
+    fn an_outage_that_was_seen_by_a_clock_that_was_behind_is_set_right_with_its_first_sight() {
+        let ahead = unreachable(3600);
+        let node = node("n1").tainted(ahead.clone()).ready_is(ConditionStatus::Unknown, 3590);
+        let seen = advance(Past::Unknown, &node, at(2));
+        assert_eq!(since(&seen, &ahead).at, Stamp::exact(at(2)));
+        let right = set_right(&seen, at(0), at(10), at(3610));
+        assert_eq!(since(&right, &ahead).at, stamp(3600), "by its own word, and no earlier");
+        let outage = right.outage.unwrap();
+        assert_eq!((outage.since, outage.through), (stamp(3602), stamp(3602)));
+        // What the taint says itself was never in doubt.
+        let stored = Taint { time_added: Some(Stamp::of_second(at(1))), ..unreachable(1) };
+        let plain = advance(Past::Unknown, &self::node("n1").tainted(stored), at(2));
+        assert_eq!(set_right(&plain, at(0), at(10), at(3610)), plain);
     }
 
     #[test]
