@@ -13,10 +13,10 @@ mod expr;
 mod filter;
 mod label;
 mod ledger;
-mod order;
 mod policy;
 mod record;
 mod remaining;
+mod sequence;
 mod survey;
 mod syntax;
 mod window;
@@ -31,13 +31,13 @@ pub use expr::LabelExpr;
 pub use filter::{Fate, OwnerUnknown, Stay, Why, fate, owners_needed};
 pub use label::{is_label_key, is_label_value};
 pub use ledger::{Capped, Ledger};
-pub use order::{Turn, turn};
 pub use policy::{
     AtDeadline, Cap, CapScope, GroupKind, Limit, NodeSelector, Pace, PodRules, Policy,
     PriorityGroup, Protection, Retry, Undrainable,
 };
 pub use record::{Claim, Cordon, DrainPhase, ParseRecordError, Record};
 pub use remaining::{Remaining, brief, listed};
+pub use sequence::{Sequence, sequence};
 pub use survey::{Hindrance, Left, Survey, survey};
 pub use syntax::SyntaxError;
 pub use window::Window;

@@ -13,7 +13,7 @@ use crate::backoff::Backoff;
 use crate::cluster::{RequestError, StoredNode};
 use crate::drain::{
     AtDeadline, Change, Cordon, DrainPhase, News, Policy, Record, Remaining, Survey, Undrainable,
-    brief, obstacle, turn,
+    brief, obstacle, sequence,
 };
 use crate::evict::{Order, OrderState, Ordered};
 use crate::model::{Budget, Node, NodeName, PodRef, Resident, Uid, later, second_from, second_of};
@@ -70,7 +70,7 @@ impl Conductor {
         self.write(stored, change).await
     }
 
-    /// Has the pods evicted whose turn it is, and ends the drain if none is left.
+    /// Has the pods evicted that are next in the sequence, and ends the drain if none is left.
     pub(super) async fn conduct(
         &self,
         stored: &StoredNode,
@@ -116,7 +116,7 @@ impl Conductor {
             debug!(node = %node.name, error = %unknown, "cannot decide about a pod of the drain yet");
         }
         let present: Vec<_> = survey.go.iter().chain(&survey.going).collect();
-        let turn = turn(&present, &policy.groups, started, deadline, now);
+        let sequence = sequence(&present, &policy.groups, started, deadline, now);
         let order = |grace: Option<i64>| {
             Arc::new(Order {
                 node: node.name.clone(),
@@ -132,7 +132,7 @@ impl Conductor {
             survey.go.iter().map(|pod| (pod.reference.uid, capped(pod))).collect();
         // One that the view does not know yet could not be followed. It is there at the next look.
         let is_known = |pod: &PodRef| self.shared.view.pod(&pod.node, pod.uid).is_some();
-        let (cut, whole): (Vec<_>, Vec<_>) = turn
+        let (cut, whole): (Vec<_>, Vec<_>) = sequence
             .evict
             .into_iter()
             .filter(is_known)

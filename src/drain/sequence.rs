@@ -12,30 +12,30 @@ use crate::model::{PodRef, Resident};
 
 /// Which pods may be evicted now.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Turn {
-    /// The group whose turn it is, as an index. Those before it are gone, or their time is over.
+pub struct Sequence {
+    /// Index of the current group. Earlier ones are gone, or their time is over.
     pub group: usize,
-    /// The pods of all groups up to this one, in the order in which they go. Those that are being
-    /// deleted already are left out.
+    /// The pods of all groups up to this one, in the order of eviction. Terminating ones
+    /// are left out.
     pub evict: Vec<PodRef>,
     /// When the next group begins at the latest; `None` if there is none with pods. It begins
     /// earlier if all pods up to this group are gone.
     pub next: Option<Timestamp>,
 }
 
-/// Whose turn it is at `now`, in a drain from `started` until `deadline`.
+/// The pods to evict at `now`, in a drain from `started` until `deadline`.
 ///
 /// `going` are all pods that are still to go, those that are being deleted among them. It depends on
 /// nothing else, so a restart comes to the same answer. Shares are percents of the time between
 /// `started` and `deadline`, counted from the beginning; what they leave is the last group's, and
 /// what they have too much is not there. Without groups all pods are one.
-pub fn turn(
+pub fn sequence(
     going: &[&Resident],
     groups: &[PriorityGroup],
     started: Timestamp,
     deadline: Timestamp,
     now: Timestamp,
-) -> Turn {
+) -> Sequence {
     let last = groups.len().saturating_sub(1);
     let group_of = |pod: &Resident| {
         let is_in = |group: &PriorityGroup| group.below.is_none_or(|below| pod.priority < below);
@@ -54,7 +54,7 @@ pub fn turn(
     let group = (0..last).find(is_at_work).unwrap_or(last);
     let has_later = pods.iter().any(|(of, _)| *of > group);
     let released = pods.iter().filter(|(of, pod)| *of <= group && pod.terminating.is_none());
-    Turn {
+    Sequence {
         group,
         evict: released.map(|(_, pod)| pod.reference.clone()).collect(),
         next: has_later.then(|| ends.get(group).copied()).flatten(),
@@ -87,40 +87,43 @@ mod tests {
         PriorityGroup { below: None, share: 25 },
     ];
 
-    fn turn_of(pods: &[Resident], groups: &[PriorityGroup], now: i64) -> Turn {
+    fn sequence_of(pods: &[Resident], groups: &[PriorityGroup], now: i64) -> Sequence {
         let pods: Vec<_> = pods.iter().collect();
-        turn(&pods, groups, at(0), at(100), at(now))
+        sequence(&pods, groups, at(0), at(100), at(now))
     }
 
-    fn names(turn: &Turn) -> Vec<&str> {
-        turn.evict.iter().map(|pod| &*pod.name).collect()
+    fn names(sequence: &Sequence) -> Vec<&str> {
+        sequence.evict.iter().map(|pod| &*pod.name).collect()
     }
 
     #[test]
     fn critical_pods_wait_until_the_ordinary_ones_are_gone() {
         let pods = [resident("dns").of_priority(CRITICAL), resident("web")];
-        let turn = turn_of(&pods, &TWO, 0);
-        assert_eq!((turn.group, names(&turn)), (0, vec!["web"]));
-        assert_eq!(turn.next, Some(at(75)));
-        let turn = turn_of(&pods[..1], &TWO, 10);
-        assert_eq!((turn.group, names(&turn), turn.next), (1, vec!["dns"], None));
+        let sequence = sequence_of(&pods, &TWO, 0);
+        assert_eq!((sequence.group, names(&sequence)), (0, vec!["web"]));
+        assert_eq!(sequence.next, Some(at(75)));
+        let sequence = sequence_of(&pods[..1], &TWO, 10);
+        assert_eq!((sequence.group, names(&sequence), sequence.next), (1, vec!["dns"], None));
     }
 
     #[test]
     fn a_pod_that_is_being_deleted_holds_its_group_and_is_not_evicted_again() {
         let pods = [resident("dns").of_priority(CRITICAL), resident("web").going_until(30)];
-        let turn = turn_of(&pods, &TWO, 20);
-        assert_eq!((turn.group, names(&turn)), (0, vec![]));
-        assert_eq!(turn.next, Some(at(75)));
+        let sequence = sequence_of(&pods, &TWO, 20);
+        assert_eq!((sequence.group, names(&sequence)), (0, vec![]));
+        assert_eq!(sequence.next, Some(at(75)));
     }
 
     #[test]
     fn a_group_whose_share_is_over_lets_the_next_begin_and_goes_on_itself() {
         let pods = [resident("dns").of_priority(CRITICAL), resident("web")];
-        assert_eq!(turn_of(&pods, &TWO, 74).group, 0);
-        let turn = turn_of(&pods, &TWO, 75);
-        assert_eq!((turn.group, names(&turn), turn.next), (1, vec!["web", "dns"], None));
-        assert_eq!(names(&turn_of(&pods, &TWO, 500)), ["web", "dns"], "past the deadline too");
+        assert_eq!(sequence_of(&pods, &TWO, 74).group, 0);
+        let sequence = sequence_of(&pods, &TWO, 75);
+        assert_eq!(
+            (sequence.group, names(&sequence), sequence.next),
+            (1, vec!["web", "dns"], None)
+        );
+        assert_eq!(names(&sequence_of(&pods, &TWO, 500)), ["web", "dns"], "past the deadline too");
     }
 
     #[test]
@@ -131,10 +134,10 @@ mod tests {
             PriorityGroup { below: None, share: 20 },
         ];
         let pods = [resident("low").of_priority(-1), resident("high").of_priority(1000)];
-        let turn = turn_of(&pods, &three, 0);
-        assert_eq!((names(&turn), turn.next), (vec!["low"], Some(at(40))));
-        let turn = turn_of(&pods, &three, 40);
-        assert_eq!((turn.group, names(&turn)), (2, vec!["low", "high"]));
+        let sequence = sequence_of(&pods, &three, 0);
+        assert_eq!((names(&sequence), sequence.next), (vec!["low"], Some(at(40))));
+        let sequence = sequence_of(&pods, &three, 40);
+        assert_eq!((sequence.group, names(&sequence)), (2, vec!["low", "high"]));
     }
 
     #[test]
@@ -148,10 +151,10 @@ mod tests {
             resident("unready").of_priority(9).unready(),
         ];
         let expected = ["unready", "b", "c", "a-slow", "important"];
-        assert_eq!(names(&turn_of(&pods, &TWO, 0)), expected);
+        assert_eq!(names(&sequence_of(&pods, &TWO, 0)), expected);
         let mut reversed = pods.clone();
         reversed.reverse();
-        assert_eq!(names(&turn_of(&reversed, &TWO, 0)), expected, "whatever the list's order");
+        assert_eq!(names(&sequence_of(&reversed, &TWO, 0)), expected, "whatever the list's order");
     }
 
     #[test]
@@ -162,12 +165,16 @@ mod tests {
             PriorityGroup { below: Some(20), share: 90 },
         ];
         let pods = [resident("a").of_priority(5), resident("b").of_priority(99)];
-        let turn = turn_of(&pods, &greedy, 0);
-        assert_eq!((names(&turn), turn.next), (vec!["a"], Some(at(100))));
-        assert_eq!(names(&turn_of(&pods, &greedy, 100)), ["a", "b"], "b is in no group but goes");
-        assert_eq!(names(&turn_of(&pods, &[], 0)), ["a", "b"]);
-        assert_eq!(turn_of(&[], &[], 0), Turn { group: 0, evict: vec![], next: None });
-        let backwards = super::turn(&[&pods[0]], &TWO, at(0), at(-5), at(0));
+        let sequence = sequence_of(&pods, &greedy, 0);
+        assert_eq!((names(&sequence), sequence.next), (vec!["a"], Some(at(100))));
+        assert_eq!(
+            names(&sequence_of(&pods, &greedy, 100)),
+            ["a", "b"],
+            "b is in no group but goes"
+        );
+        assert_eq!(names(&sequence_of(&pods, &[], 0)), ["a", "b"]);
+        assert_eq!(sequence_of(&[], &[], 0), Sequence { group: 0, evict: vec![], next: None });
+        let backwards = super::sequence(&[&pods[0]], &TWO, at(0), at(-5), at(0));
         assert_eq!(names(&backwards), ["a"]);
     }
 }
