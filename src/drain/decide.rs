@@ -228,7 +228,7 @@ fn go_on(
     let step = if record.phase == DrainPhase::Released {
         released(&record, upkeep, bad, &clearing, now)
     } else {
-        bears(node, upkeep, record, policies, &bad, &clearing, now)
+        in_progress(node, upkeep, record, policies, &bad, &clearing, now)
     };
     // A condition may become old enough, or stale, without any event.
     match (step, look_again) {
@@ -238,8 +238,8 @@ fn go_on(
     }
 }
 
-/// A node whose cordon or drain goes on, or ends.
-fn bears(
+/// A node whose cordon or drain is in progress, or ends.
+fn in_progress(
     node: &Node,
     upkeep: &Upkeep,
     record: Record,
@@ -251,7 +251,7 @@ fn bears(
     let mark = mark(&record, upkeep).map(Step::Act);
     if bad.claims.is_empty() {
         // What takes something back does not wait for a decoration.
-        return match (not_bad(node, upkeep, record, policies, clearing, now), mark) {
+        return match (while_clear(node, upkeep, record, policies, clearing, now), mark) {
             (Step::Act(Act::Write(change)), _) => Step::Act(Act::Write(change)),
             (_, Some(mark)) => mark,
             (step, None) => step,
@@ -372,7 +372,7 @@ fn mark(record: &Record, upkeep: &Upkeep) -> Option<Act> {
 
 /// Nothing is bad at the moment: no drain begins or goes on, and the cordon goes once that has
 /// lasted.
-fn not_bad(
+fn while_clear(
     node: &Node,
     upkeep: &Upkeep,
     record: Record,
