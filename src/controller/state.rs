@@ -152,7 +152,7 @@ impl Shared {
         self.orders.clear();
         if let Some(drains) = &self.drains {
             drains.due.clear();
-            drains.ledger.lock().forget_claims();
+            drains.node_budget.lock().forget_claims();
         }
         self.nodes.reopen();
         self.pods.reopen();

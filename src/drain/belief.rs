@@ -14,7 +14,7 @@
 //! - `taint` names a taint to take off. That it must not gain, so only status taints are believed.
 //! - `forced` passes by disruption budgets. It counts only where the policy says so itself.
 //! - `started` and `scheduled` space the drains of other nodes: see [`Record::plans`] and
-//!   [`Ledger`](super::Ledger).
+//!   [`NodeBudget`](super::NodeBudget).
 
 use std::sync::Arc;
 use std::time::Duration;

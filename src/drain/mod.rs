@@ -12,7 +12,7 @@ mod duration;
 mod expr;
 mod filter;
 mod label;
-mod ledger;
+mod node_budget;
 mod policy;
 mod record;
 mod remaining;
@@ -30,7 +30,7 @@ pub use duration::{DURATION_REMEDY, format_duration, parse_duration};
 pub use expr::LabelExpr;
 pub use filter::{Fate, OwnerUnknown, Stay, Why, fate, owners_needed};
 pub use label::{is_label_key, is_label_value};
-pub use ledger::{Capped, Ledger};
+pub use node_budget::{Capped, NodeBudget};
 pub use policy::{
     AtDeadline, Cap, CapScope, GroupKind, Limit, NodeSelector, Pace, PodRules, Policy,
     PriorityGroup, Protection, Retry, Undrainable,

@@ -80,7 +80,7 @@ impl Policy {
 
     /// The longest grace of a node's pods that a deadline of a drain counts if the policy bounds
     /// neither. Tenants choose the grace of their pods: one that asks for centuries must not keep a
-    /// node out of use for so long.
+    /// node unavailable for so long.
     pub const LONGEST_GRACE: Duration = Duration::from_secs(4 * 3600);
 
     /// As much of the longest grace of a node's pods as a deadline counts.
@@ -215,7 +215,7 @@ pub struct Pace {
     pub notice: Duration,
     /// At least so long after another drain of the same policy has begun.
     pub spacing: Duration,
-    /// Bounds on nodes that are out of use: cordoned by anybody, draining, or drained.
+    /// Bounds on nodes that are unavailable: cordoned by anybody, draining, or drained.
     pub caps: Vec<Cap>,
 }
 
@@ -230,7 +230,7 @@ impl Default for Pace {
     }
 }
 
-/// A bound on the nodes that are out of use.
+/// A bound on the nodes that are unavailable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cap {
     /// Among which nodes they are counted.

@@ -50,7 +50,7 @@ pub(crate) enum Broken {
     TrustsForecasts,
     /// P2: a drain ends although a budget holds pods that may go.
     ForgetsHeld,
-    /// P5: nodes are cordoned however many are out of use.
+    /// P5: nodes are cordoned however many are unavailable.
     IgnoresCap,
     /// P6: the cordon goes with the record, whose ever it is.
     UncordonsForeign,

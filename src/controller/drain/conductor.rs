@@ -210,7 +210,7 @@ impl Conductor {
         // By what is known nothing may be requested at all: most nodes that wait for a cap end here.
         match self.drains.step(&known, self.shared.clock.now()) {
             Step::Rest | Step::Wait(_) => {
-                self.drains.ledger.lock().withdraw(name);
+                self.drains.node_budget.lock().withdraw(name);
                 return Ok(Went::Done);
             }
             Step::Act(act @ Act::Begin { .. }) => {
@@ -227,7 +227,7 @@ impl Conductor {
             }
         }
         let Some(mut stored) = self.api.stored_node(name, &self.drains.watched).await? else {
-            self.drains.ledger.lock().give_back(name);
+            self.drains.node_budget.lock().give_back(name);
             return Ok(Went::Done);
         };
         for _ in 0..IN_A_ROW {
@@ -238,13 +238,13 @@ impl Conductor {
                 self.shared.cancel_orders(name);
             }
             let Step::Act(act) = step else {
-                let mut ledger = self.drains.ledger.lock();
+                let mut node_budget = self.drains.node_budget.lock();
                 // The view may not know yet that it waits for nothing any more, and once it does
                 // nobody asks.
-                ledger.withdraw(name);
+                node_budget.withdraw(name);
                 // A grant that was made use of counts until the watch shows it.
                 if !is_unschedulable(&stored.node) {
-                    ledger.give_back(name);
+                    node_budget.give_back(name);
                     self.troubles.remove(name);
                 }
                 return Ok(Went::Done);
@@ -281,9 +281,9 @@ impl Conductor {
                     // Only a refusal for good says that it is not cordoned by now; else the grant is
                     // used by the next try, or runs out.
                     if is_refused(&error) && !is_unschedulable(&stored.node) {
-                        self.drains.ledger.lock().give_back(name);
+                        self.drains.node_budget.lock().give_back(name);
                     }
-                    let is_beginning = self.drains.ledger.lock().is_beginning(name);
+                    let is_beginning = self.drains.node_budget.lock().is_beginning(name);
                     // Others of the policy do not wait for the next try.
                     if is_beginning
                         && let Ok(Some(stored)) =
@@ -318,8 +318,12 @@ impl Conductor {
             return true;
         }
         let now = self.shared.clock.now();
-        let granted =
-            self.drains.ledger.lock().grant(&node.name, upkeep.autoscaler, &policy.pace.caps, now);
+        let granted = self.drains.node_budget.lock().grant(
+            &node.name,
+            upkeep.autoscaler,
+            &policy.pace.caps,
+            now,
+        );
         let was_capped = self.trouble(&node.name, |troubles| {
             std::mem::replace(&mut troubles.capped, granted.is_err())
         });

@@ -125,10 +125,10 @@ impl Collector for Nodes {
         for phase in DrainPhase::ALL {
             self.phases.with_label_values(&[phase.label()]).set(counts[phase as usize]);
         }
-        let ledger = self.drains.ledger.lock();
-        self.waiting.set(i64::try_from(ledger.waiting()).unwrap_or(i64::MAX));
-        self.out.set(ledger.out_of_use().0.into());
-        drop(ledger);
+        let node_budget = self.drains.node_budget.lock();
+        self.waiting.set(i64::try_from(node_budget.waiting()).unwrap_or(i64::MAX));
+        self.out.set(node_budget.unavailable().0.into());
+        drop(node_budget);
         let mut families = self.phases.collect();
         families.extend(self.waiting.collect());
         families.extend(self.out.collect());

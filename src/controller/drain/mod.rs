@@ -23,7 +23,8 @@ use unstored::Unstored;
 
 use crate::cluster::Watched;
 use crate::drain::{
-    Act, Change, DrainPhase, Ledger, News, Policy, Record, Step, decide, is_draining, is_removed,
+    Act, Change, DrainPhase, News, NodeBudget, Policy, Record, Step, decide, is_draining,
+    is_removed,
 };
 use crate::model::{Node, NodeName};
 use crate::pipeline::TimedQueue;
@@ -33,7 +34,7 @@ pub(super) struct Drains {
     pub policies: Arc<[Policy]>,
     /// What is read of nodes for them.
     pub watched: Arc<Watched>,
-    pub ledger: Mutex<Ledger>,
+    pub node_budget: Mutex<NodeBudget>,
     pub reporter: Reporter,
     unstored: Unstored,
     /// Nodes about which something is to be done.
@@ -47,9 +48,9 @@ impl Drains {
             heartbeats: rules.clone().any(|rule| rule.stale_after.is_some()),
             conditions: rules.map(|rule| Arc::clone(&rule.kind)).collect(),
         });
-        let ledger = Mutex::new(Ledger::new(&policies));
+        let node_budget = Mutex::new(NodeBudget::new(&policies));
         let (unstored, due) = (Unstored::default(), TimedQueue::new());
-        Self { policies, watched, ledger, reporter, unstored, due }
+        Self { policies, watched, node_budget, reporter, unstored, due }
     }
 
     /// Takes in a version of a node.
@@ -61,23 +62,23 @@ impl Drains {
         let Some(upkeep) = &recalled.as_ref().unwrap_or(node).upkeep else { return };
         let record = Record::believed(upkeep, &self.policies, now);
         let plan = record.filter(|record| record.plans(upkeep, &self.policies));
-        let mut ledger = self.ledger.lock();
+        let mut node_budget = self.node_budget.lock();
         if !leads {
-            ledger.lead(None);
+            node_budget.lead(None);
         }
-        ledger.see(&node.name, upkeep, plan.as_ref());
+        node_budget.see(&node.name, upkeep, plan.as_ref());
     }
 
     /// This process leads from now on.
     pub(super) fn lead(&self, now: Timestamp) {
         self.unstored.clear();
-        self.ledger.lock().lead(Some(now));
+        self.node_budget.lock().lead(Some(now));
     }
 
     /// Takes in that a node is gone. If it was being drained, it is drained now; who leads
     /// says so.
     pub(super) fn gone(&self, node: &Node, leads: bool, now: Timestamp) {
-        self.ledger.lock().forget(&node.name);
+        self.node_budget.lock().forget(&node.name);
         let recalled = self.unstored.recall(node, now);
         self.unstored.forget(&node.name);
         if let Some(upkeep) = recalled.as_ref().unwrap_or(node).upkeep.as_deref()
@@ -117,7 +118,7 @@ impl Drains {
     fn settle(&self, node: &Node, now: Timestamp) {
         let recalled = self.unstored.recall(node, now);
         if let Some(upkeep) = &recalled.as_ref().unwrap_or(node).upkeep {
-            self.ledger.lock().settle(&node.name, upkeep);
+            self.node_budget.lock().settle(&node.name, upkeep);
         }
     }
 

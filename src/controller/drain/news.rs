@@ -93,7 +93,7 @@ impl Reporter {
         }
     }
 
-    /// The node has to wait: too many are out of use.
+    /// The node has to wait: too many are unavailable.
     pub(super) fn capped(&self, node: &Node, capped: &Capped) {
         if self.recorder.is_news(node.uid, "cordon capped") {
             self.normal(node, "CordonDeferred", &format!("Cordon deferred: {capped}"));

@@ -317,6 +317,6 @@ async fn a_pod_that_asks_for_centuries_keeps_no_place_under_the_cap_for_good() {
     assert_eq!(stage.phase("n1"), Some(DrainPhase::Draining));
     stage.bad_node("n3");
     minutes(1).await;
-    assert!(!stage.is_cordoned("n3"), "the other one is out of use");
+    assert!(!stage.is_cordoned("n3"), "the other one is unavailable");
     assert_eq!(stage.told("Draining failed"), 1);
 }

@@ -38,9 +38,9 @@ impl Conductor {
                 let pause = self.hindered(node, &why, &vetoes);
                 if !is_foreign && policy.undrainable == Undrainable::Report {
                     {
-                        let mut ledger = self.drains.ledger.lock();
-                        ledger.give_back(&node.name);
-                        ledger.withdraw(&node.name);
+                        let mut node_budget = self.drains.node_budget.lock();
+                        node_budget.give_back(&node.name);
+                        node_budget.withdraw(&node.name);
                     }
                     // Of a cordon that was taken back.
                     if let Some(change) = node.upkeep.as_deref().and_then(without_leftover) {
@@ -96,7 +96,7 @@ impl Conductor {
     }
 
     fn slot(&self, name: &NodeName, policy: &Policy) -> Timestamp {
-        let slot = self.drains.ledger.lock().slot(name, policy, self.shared.clock.now());
+        let slot = self.drains.node_budget.lock().slot(name, policy, self.shared.clock.now());
         second_from(slot)
     }
 

@@ -41,7 +41,7 @@ impl Conductor {
         let now = second_of(self.shared.clock.now());
         let is_retry = record.phase == DrainPhase::Failed;
         if !is_retry {
-            let begun = self.drains.ledger.lock().begin(&node.name, policy, now);
+            let begun = self.drains.node_budget.lock().begin(&node.name, policy, now);
             if let Err(later) = begun {
                 let scheduled = Some(second_from(later));
                 let record = Record { scheduled, ..record };
@@ -274,7 +274,7 @@ impl Conductor {
         let now = second_of(self.shared.clock.now());
         if let Some(record) = self.extended(node, &record, now) {
             let went = self.write(stored, Change::note(record.clone())).await?;
-            self.drains.ledger.lock().begun_again(&record);
+            self.drains.node_budget.lock().begun_again(&record);
             return Ok(went);
         }
         let remaining = self.remaining(&survey, &self.shared.orders.on(&node.name)).await;

@@ -72,11 +72,11 @@ impl Drains {
                 self.cordoned.get(other).is_some_and(|by| by == who)
                     || is_known(self.unschedulable_since(other))
             };
-            let out = self.out_of_use(cap, node).filter(|other| counts(other)).count();
+            let out = self.unavailable(cap, node).filter(|other| counts(other)).count();
             let most = self.most(cap, node, if self.calm { now - SHARED } else { 0.0 });
             if out > most {
                 return Err(format!(
-                    "P5: {who} cordons {name} at {now:.3}, so that {out} nodes are out of use, of \
+                    "P5: {who} cordons {name} at {now:.3}, so that {out} nodes are unavailable, of \
                      {most} that may be by {cap:?}"
                 ));
             }
@@ -84,8 +84,8 @@ impl Drains {
         Ok(())
     }
 
-    /// The nodes that are out of use of those among which the cap counts for this one.
-    pub(super) fn out_of_use<'a>(
+    /// The nodes that are unavailable of those among which the cap counts for this one.
+    pub(super) fn unavailable<'a>(
         &'a self,
         cap: &Cap,
         node: &'a Value,
@@ -98,7 +98,7 @@ impl Drains {
         })
     }
 
-    /// How many nodes may be out of use, by all those that were there at some time since `from`.
+    /// How many nodes may be unavailable, by all those that were there at some time since `from`.
     pub(super) fn most(&self, cap: &Cap, node: &Value, from: f64) -> usize {
         let by_label = cap.scope != CapScope::Cluster;
         let there = |states: &&Vec<Stored>| {

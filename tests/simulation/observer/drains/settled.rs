@@ -56,7 +56,7 @@ impl Drains {
         };
         let has_room = || {
             let has_room =
-                |cap: &Cap| self.out_of_use(cap, node).count() < self.most(cap, node, now);
+                |cap: &Cap| self.unavailable(cap, node).count() < self.most(cap, node, now);
             policy.pace.caps.iter().all(has_room)
         };
         if is_ours && !unschedulable(node) {

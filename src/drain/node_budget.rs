@@ -20,7 +20,7 @@ const GRANT_LASTS: Duration = Duration::from_secs(120);
 
 /// The nodes of the cluster, as far as drains of other nodes depend on them.
 #[derive(Debug, Default)]
-pub struct Ledger {
+pub struct NodeBudget {
     nodes: AHashMap<NodeName, Entry>,
     scopes: AHashMap<Scope, Tally>,
     /// Labels that caps count by.
@@ -63,7 +63,7 @@ struct Tally {
 #[derive(Debug, PartialEq, Eq)]
 struct Entry {
     unschedulable: bool,
-    /// Counted as out of use: cordoned, or granted.
+    /// Counted as unavailable: cordoned, or granted.
     out: bool,
     /// Its drain [has overrun](Record::overran).
     overran: bool,
@@ -89,7 +89,7 @@ pub struct Capped {
     most: u32,
 }
 
-impl Ledger {
+impl NodeBudget {
     /// For these policies.
     pub fn new(policies: &[Policy]) -> Self {
         let keys: BTreeSet<Arc<str>> = policies
@@ -307,8 +307,8 @@ impl Ledger {
         self.waiting.len()
     }
 
-    /// How many nodes are out of use, and how many there are.
-    pub fn out_of_use(&self) -> (u32, u32) {
+    /// How many nodes are unavailable, and how many there are.
+    pub fn unavailable(&self) -> (u32, u32) {
         self.scopes.get(&None).map_or((0, 0), |tally| (tally.out, tally.total))
     }
 
@@ -374,7 +374,7 @@ impl Ledger {
         }
     }
 
-    /// Counts a known node as out of use for a grant, or not any more.
+    /// Counts a known node as unavailable for a grant, or not any more.
     fn count(&mut self, name: &NodeName, granted: bool) {
         if let Some(entry) = self.nodes.get(name) {
             let out = entry.unschedulable || granted;
