@@ -106,7 +106,7 @@ fn view(names: &[NodeName]) -> View {
             taints: Arc::clone(&taints),
             ready: Ready { status: ConditionStatus::Unknown, since: Some(began) },
             since_annotation: None,
-            upkeep: None,
+            drain_facts: None,
         };
         let outage = Outage { since: began, through: began, gap_from: None };
         view.apply_node(node, |_, _| Anchors { first_seen: Vec::new(), outage: Some(outage) });

@@ -126,7 +126,7 @@ fn of_one_node(c: &mut Criterion) {
         taints,
         ready: Ready { status: ConditionStatus::True, since: None },
         since_annotation: None,
-        upkeep: None,
+        drain_facts: None,
     };
     let untainted: Arc<[Taint]> = [].into();
     let keep = |before: Option<&Anchors>, _: &Node| before.cloned().unwrap_or_default();

@@ -22,13 +22,13 @@ use super::rewind::Rewinds;
 use super::{Metrics, PodDecoder, WriteGate, decode_node, wire};
 
 mod drain;
+mod node_drain;
 mod transport;
-mod upkeep;
 
 use transport::transport;
 
 pub use drain::BudgetRefusal;
-pub use upkeep::{StoredNode, UpkeepPatch};
+pub use node_drain::{NodeDrainPatch, StoredNode};
 
 use crate::clock::whole_seconds;
 use crate::model::{Disruption, Node, NodeName, Pod, PodRef, Uid, Version};

@@ -22,10 +22,10 @@ use crate::model::{
     Version,
 };
 
+mod drain_facts;
 mod tolerations;
-mod upkeep;
 
-pub use upkeep::{Watched, decode_node_upkeep};
+pub use drain_facts::{Watched, decode_node_drain_facts};
 
 /// Marks the API's shadow of a static pod; its value does not matter.
 const MIRROR_ANNOTATION: &[u8] = b"kubernetes.io/config.mirror";
@@ -402,7 +402,8 @@ pub fn read_node(
     let (mut meta, mut flaws) = (Meta::default(), Flaws::default());
     let mut node = node(object, &mut meta, &mut flaws).map_err(|reason| meta.broken(reason))?;
     if let Some(watched) = watched {
-        node.upkeep = Some(Arc::new(upkeep::read(object, meta.deleted, watched, &mut flaws)));
+        node.drain_facts =
+            Some(Arc::new(drain_facts::read(object, meta.deleted, watched, &mut flaws)));
     }
     Ok((node, flaws.0))
 }
@@ -449,7 +450,7 @@ fn node<'a>(object: &'a [u8], meta: &mut Meta<'a>, flaws: &mut Flaws) -> Result<
             since: ready.and_then(|condition| time(condition.transition?)),
         },
         since_annotation: record.map(|record| flaws.annotation(record)),
-        upkeep: None,
+        drain_facts: None,
     })
 }
 

@@ -18,12 +18,13 @@ pub mod watch;
 pub mod wire;
 
 pub use api::{
-    Answer, Api, BudgetRefusal, Mark, Permission, RequestError, StatusCause, StoredNode,
-    UpkeepPatch,
+    Answer, Api, BudgetRefusal, Mark, NodeDrainPatch, Permission, RequestError, StatusCause,
+    StoredNode,
 };
 pub use connect::{AGENT, Cluster, ConnectError, CredentialsError, connect, open};
 pub use decode::{
-    DecodeError, Flaw, FlawCause, PodDecoder, Watched, decode_node, decode_node_upkeep, read_node,
+    DecodeError, Flaw, FlawCause, PodDecoder, Watched, decode_node, decode_node_drain_facts,
+    read_node,
 };
 pub use gate::{Sent, WriteGate};
 pub use lease::Lease;

@@ -183,8 +183,8 @@ impl View {
             Some(before)
                 if before.taints == node.taints
                     && before.since_annotation == node.since_annotation
-                    && before.upkeep == node.upkeep
-                    && (node.upkeep.is_none() || before.ready == node.ready)
+                    && before.drain_facts == node.drain_facts
+                    && (node.drain_facts.is_none() || before.ready == node.ready)
                     && anchors_same =>
             {
                 NodeSeen::Unimportant
@@ -193,7 +193,7 @@ impl View {
             // earlier node had this name.
             None if node.taints.is_empty()
                 && node.since_annotation.is_none()
-                && node.upkeep.is_none() =>
+                && node.drain_facts.is_none() =>
             {
                 if entry.pods.is_empty() {
                     NodeSeen::Unimportant
@@ -408,7 +408,7 @@ mod tests {
                 .collect(),
             ready: Ready { status: ConditionStatus::True, since: None },
             since_annotation: None,
-            upkeep: None,
+            drain_facts: None,
         }
     }
 

@@ -433,26 +433,26 @@ pub struct NodeStatus {
 /// for them. Two messages of one object, one after the other, are one message with the fields of
 /// both.
 #[derive(Clone, PartialEq, Message)]
-pub struct NodeUpkeep {
+pub struct NodeWithDrainFacts {
     /// Labels.
     #[prost(message, required, tag = "1")]
-    pub metadata: UpkeepMeta,
+    pub metadata: DrainMeta,
     /// What was asked for.
     #[prost(message, required, tag = "2")]
-    pub spec: UpkeepSpec,
+    pub spec: DrainSpec,
 }
 
-/// The part of [`NodeUpkeep`] in `meta.v1.ObjectMeta`.
+/// The part of [`NodeWithDrainFacts`] in `meta.v1.ObjectMeta`.
 #[derive(Clone, PartialEq, Message)]
-pub struct UpkeepMeta {
+pub struct DrainMeta {
     /// Labels, in no order.
     #[prost(message, repeated, tag = "11")]
     pub labels: Vec<MapEntry>,
 }
 
-/// The part of [`NodeUpkeep`] in `core.v1.NodeSpec`.
+/// The part of [`NodeWithDrainFacts`] in `core.v1.NodeSpec`.
 #[derive(Clone, PartialEq, Message)]
-pub struct UpkeepSpec {
+pub struct DrainSpec {
     /// Whether it is cordoned.
     #[prost(bool, tag = "4")]
     pub unschedulable: bool,

@@ -51,8 +51,8 @@ impl Handler for Decider {
         if anchor::gap_deadline(&facts.anchors).is_some() {
             facts = self.grown_older(name, facts);
         }
-        let upkeep = facts.node.as_deref().and_then(|node| self.upkeep(node));
-        match [anchor::gap_deadline(&facts.anchors), upkeep].into_iter().flatten().min() {
+        let drain_facts = facts.node.as_deref().and_then(|node| self.drain_facts(node));
+        match [anchor::gap_deadline(&facts.anchors), drain_facts].into_iter().flatten().min() {
             Some(moment) => {
                 let due = shared.clock.instant_of(moment);
                 timers.arm(TimerKey::Node(name.clone()), due, Work::LookAgain);
@@ -101,7 +101,7 @@ impl Handler for Decider {
 
 impl Decider {
     /// Has done what is to be done about a node's cordon and drain. Returns when to look again.
-    fn upkeep(&self, node: &Node) -> Option<Timestamp> {
+    fn drain_facts(&self, node: &Node) -> Option<Timestamp> {
         let shared = &*self.shared;
         let drains = shared.drains.as_ref()?;
         let now = shared.clock.now();

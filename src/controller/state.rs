@@ -188,7 +188,7 @@ impl Shared {
 
     /// Has a version of a node count as it does for who reads it now.
     pub(super) fn see_node(&self, node: &mut Node) {
-        if node.upkeep.is_some() {
+        if node.drain_facts.is_some() {
             let known = self.view.node_alone(&node.name);
             node.seen_at(self.clock.now(), known.as_ref().map(|(known, _)| &**known));
         }

@@ -22,7 +22,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::{AtDeadline, Claim, DrainPhase, Policy, Record};
-use crate::model::{Upkeep, later};
+use crate::model::{NodeDrainFacts, later};
 
 /// The clock of whoever wrote a record may be so far ahead.
 const CLOCKS_DIFFER: Duration = Duration::from_secs(300);
@@ -38,8 +38,12 @@ pub(crate) const STATUS_TAINTS: &str = "status-taint.cluster-autoscaler.kubernet
 impl Record {
     /// The record of a node as far as it can be believed, by the policies in force; `None` if there
     /// is none that can be read.
-    pub fn believed(upkeep: &Upkeep, policies: &[Policy], now: Timestamp) -> Option<Self> {
-        Some(Self::of(upkeep)?.plausible(policies, now))
+    pub fn believed(
+        drain_facts: &NodeDrainFacts,
+        policies: &[Policy],
+        now: Timestamp,
+    ) -> Option<Self> {
+        Some(Self::of(drain_facts)?.plausible(policies, now))
     }
 
     /// What of a record this controller could have written.
@@ -86,13 +90,13 @@ impl Record {
 
     /// Whether the record tells of a drain that others of its policy are spaced from: there is such a
     /// policy, for this node, and the node is cordoned.
-    pub fn plans(&self, upkeep: &Upkeep, policies: &[Policy]) -> bool {
+    pub fn plans(&self, drain_facts: &NodeDrainFacts, policies: &[Policy]) -> bool {
         let is_its = |policy: &&Policy| *policy.name == *self.policy();
-        upkeep.unschedulable
+        drain_facts.unschedulable
             && policies
                 .iter()
                 .find(is_its)
-                .is_some_and(|policy| policy.drain && policy.selects(&upkeep.labels))
+                .is_some_and(|policy| policy.drain && policy.selects(&drain_facts.labels))
     }
 }
 
@@ -148,7 +152,7 @@ mod tests {
     fn by(policy: &Policy, record: &Record) -> Record {
         let node = kept("n1").unschedulable(true).recorded(Some(record));
         let policies = std::slice::from_ref(policy);
-        Record::believed(node.upkeep.as_deref().unwrap(), policies, at(0)).unwrap()
+        Record::believed(node.drain_facts.as_deref().unwrap(), policies, at(0)).unwrap()
     }
 
     #[test]
@@ -260,7 +264,7 @@ mod tests {
     #[test]
     fn others_are_spaced_from_a_drain_only_where_it_can_be_one() {
         let plans = |node: Node, record: &Record, policy: Policy| {
-            record.plans(node.upkeep.as_deref().unwrap(), &[policy])
+            record.plans(node.drain_facts.as_deref().unwrap(), &[policy])
         };
         let (p, cordoned) = (policy("p", &["Bad"]), kept("n1").unschedulable(true));
         assert!(plans(cordoned.clone(), &draining(), p.clone()));

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{ConditionRule, Pace, Policy, Record};
 use crate::model::build::{node, stamp};
-use crate::model::{Autoscaler, Condition, ConditionStatus, Labels, Node, Upkeep};
+use crate::model::{Autoscaler, Condition, ConditionStatus, Labels, Node, NodeDrainFacts};
 
 /// A policy for every node, without caps, notice or spacing; its rules in draino's form.
 pub(crate) fn policy(name: &str, rules: &[&str]) -> Policy {
@@ -16,20 +16,20 @@ pub(crate) fn policy(name: &str, rules: &[&str]) -> Policy {
 
 /// A schedulable node without labels or conditions.
 pub(crate) fn kept(name: &str) -> Node {
-    Node { upkeep: Some(Arc::default()), ..node(name) }
+    Node { drain_facts: Some(Arc::default()), ..node(name) }
 }
 
 impl Node {
-    fn with_upkeep(mut self, change: impl FnOnce(&mut Upkeep)) -> Self {
-        let mut upkeep = self.upkeep.as_deref().cloned().unwrap_or_default();
-        change(&mut upkeep);
-        self.upkeep = Some(Arc::new(upkeep));
+    fn with_drain_facts(mut self, change: impl FnOnce(&mut NodeDrainFacts)) -> Self {
+        let mut drain_facts = self.drain_facts.as_deref().cloned().unwrap_or_default();
+        change(&mut drain_facts);
+        self.drain_facts = Some(Arc::new(drain_facts));
         self
     }
 
     /// With this condition, since so many seconds after noon, instead of the one that it had.
     pub(crate) fn reporting(self, kind: &str, status: ConditionStatus, since: i64) -> Self {
-        self.silent_on(kind).with_upkeep(|upkeep| {
+        self.silent_on(kind).with_drain_facts(|drain_facts| {
             let condition = Condition {
                 kind: Arc::from(kind),
                 status,
@@ -37,39 +37,40 @@ impl Node {
                 heartbeat: None,
                 reason: Arc::from(""),
             };
-            upkeep.conditions = upkeep.conditions.iter().cloned().chain([condition]).collect();
+            drain_facts.conditions =
+                drain_facts.conditions.iter().cloned().chain([condition]).collect();
         })
     }
 
     /// Without this condition.
     pub(crate) fn silent_on(self, kind: &str) -> Self {
-        self.with_upkeep(|upkeep| {
-            let others = upkeep.conditions.iter().filter(|condition| &*condition.kind != kind);
-            upkeep.conditions = others.cloned().collect();
+        self.with_drain_facts(|drain_facts| {
+            let others = drain_facts.conditions.iter().filter(|condition| &*condition.kind != kind);
+            drain_facts.conditions = others.cloned().collect();
         })
     }
 
     pub(crate) fn labelled(self, labels: &[(&str, &str)]) -> Self {
         let labels: Labels = labels.iter().copied().collect();
-        self.with_upkeep(|upkeep| upkeep.labels = labels)
+        self.with_drain_facts(|drain_facts| drain_facts.labels = labels)
     }
 
     pub(crate) fn unschedulable(self, unschedulable: bool) -> Self {
-        self.with_upkeep(|upkeep| upkeep.unschedulable = unschedulable)
+        self.with_drain_facts(|drain_facts| drain_facts.unschedulable = unschedulable)
     }
 
     pub(crate) fn recorded(self, record: Option<&Record>) -> Self {
         let text = record.map(|record| Arc::from(record.format()));
-        self.with_upkeep(|upkeep| upkeep.record = text)
+        self.with_drain_facts(|drain_facts| drain_facts.record = text)
     }
 
     /// With this text as its record.
     pub(crate) fn with_record(self, text: &str) -> Self {
-        self.with_upkeep(|upkeep| upkeep.record = Some(Arc::from(text)))
+        self.with_drain_facts(|drain_facts| drain_facts.record = Some(Arc::from(text)))
     }
 
     pub(crate) fn autoscaled(self, autoscaler: Autoscaler) -> Self {
-        self.with_upkeep(|upkeep| upkeep.autoscaler = autoscaler)
+        self.with_drain_facts(|drain_facts| drain_facts.autoscaler = autoscaler)
     }
 
     pub(crate) fn marked_by_draino(self, conditions: &str) -> Self {
@@ -77,14 +78,16 @@ impl Node {
     }
 
     pub(crate) fn with_draino_conditions(self, conditions: Option<String>) -> Self {
-        self.with_upkeep(|upkeep| upkeep.draino_conditions = conditions.map(Arc::from))
+        self.with_drain_facts(|drain_facts| {
+            drain_facts.draino_conditions = conditions.map(Arc::from)
+        })
     }
 
     pub(crate) fn asking_for_retry(self) -> Self {
-        self.with_upkeep(|upkeep| upkeep.retry_asked = true)
+        self.with_drain_facts(|drain_facts| drain_facts.retry_asked = true)
     }
 
     pub(crate) fn being_deleted(self) -> Self {
-        self.with_upkeep(|upkeep| upkeep.terminating = true)
+        self.with_drain_facts(|drain_facts| drain_facts.terminating = true)
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use super::{Cordon, Record};
-use crate::model::Upkeep;
+use crate::model::NodeDrainFacts;
 
 /// A new version of the node's record, with what belongs to it.
 #[derive(Clone, Debug, PartialEq)]
@@ -29,12 +29,13 @@ impl Change {
     /// What becomes of draino's annotation with it: nothing (`None`), or it is set or removed. It
     /// stands beside a cordon of ours and goes with that. On a node in use it says nothing; nor beside
     /// a record that cannot be read, by which the cordon counts as somebody else's.
-    pub fn draino_conditions(&self, upkeep: &Upkeep) -> Option<Option<String>> {
+    pub fn draino_conditions(&self, drain_facts: &NodeDrainFacts) -> Option<Option<String>> {
         if let Some(record) = self.record.as_ref().filter(|record| record.cordon == Cordon::Ours) {
             return Some(Some(record.draino_conditions()));
         }
-        let is_foreign = || Record::of(upkeep).is_some_and(|had| had.cordon != Cordon::Ours);
-        let goes = upkeep.draino_conditions.is_some() && !(upkeep.unschedulable && is_foreign());
+        let is_foreign = || Record::of(drain_facts).is_some_and(|had| had.cordon != Cordon::Ours);
+        let goes =
+            drain_facts.draino_conditions.is_some() && !(drain_facts.unschedulable && is_foreign());
         goes.then_some(None)
     }
 }

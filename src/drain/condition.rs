@@ -25,7 +25,7 @@ use jiff::Timestamp;
 
 use super::duration::{DURATION_REMEDY, format_duration, parse_duration};
 use super::syntax::SyntaxError;
-use crate::model::{ConditionStatus, Stamp, Upkeep};
+use crate::model::{ConditionStatus, NodeDrainFacts, Stamp};
 
 /// A condition that makes a node bad.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -139,8 +139,8 @@ impl ConditionRule {
     /// How the node's condition stands to this rule.
     ///
     /// A condition without a transition time has had its status for ever, as draino has it.
-    pub fn judge(&self, upkeep: &Upkeep, now: Timestamp) -> Holding {
-        let Some(condition) = upkeep.condition(&self.kind) else {
+    pub fn judge(&self, drain_facts: &NodeDrainFacts, now: Timestamp) -> Holding {
+        let Some(condition) = drain_facts.condition(&self.kind) else {
             return Holding::Absent;
         };
         if self.stale_from(condition.heartbeat).is_some_and(|at| at <= now) {
@@ -170,12 +170,16 @@ impl ConditionRule {
 
     /// When the node is to be judged again though nobody writes to it: the next moment at which
     /// [`Self::judge`] or [`Self::over_from`] says something else. `None` if there is none.
-    pub fn looks_again_at(&self, upkeep: &Upkeep, now: Timestamp) -> Option<Timestamp> {
-        let holding = self.judge(upkeep, now);
+    pub fn looks_again_at(
+        &self,
+        drain_facts: &NodeDrainFacts,
+        now: Timestamp,
+    ) -> Option<Timestamp> {
+        let holding = self.judge(drain_facts, now);
         if holding == Holding::Stale {
             return None;
         }
-        let heartbeat = upkeep.condition(&self.kind)?.heartbeat;
+        let heartbeat = drain_facts.condition(&self.kind)?.heartbeat;
         let next = match holding {
             Holding::Young { at } => Some(at),
             other => self.over_from(other),

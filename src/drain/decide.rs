@@ -10,7 +10,7 @@ use jiff::Timestamp;
 
 use super::belief::bounded;
 use super::{Change, Claim, Cordon, DrainPhase, News, Policy, Record, brief};
-use crate::model::{Autoscaler, ConditionStatus, Node, Upkeep, later, second_of};
+use crate::model::{Autoscaler, ConditionStatus, Node, NodeDrainFacts, later, second_of};
 
 mod standing;
 
@@ -91,45 +91,49 @@ mod cancelled {
 
 /// Decides about a node.
 pub fn decide(node: &Node, policies: &[Policy], now: Timestamp) -> Step {
-    let Some(upkeep) = node.upkeep.as_deref() else {
+    let Some(drain_facts) = node.drain_facts.as_deref() else {
         return Step::Rest;
     };
-    let written = match upkeep.record.as_deref().map(Record::parse).transpose() {
+    let written = match drain_facts.record.as_deref().map(Record::parse).transpose() {
         Ok(written) => written,
-        Err(_) if is_removed(upkeep) => return Step::Rest,
-        Err(error) => return unreadable(upkeep, &brief(&error.to_string())),
+        Err(_) if is_removed(drain_facts) => return Step::Rest,
+        Err(error) => return unreadable(drain_facts, &brief(&error.to_string())),
     };
-    if is_removed(upkeep) {
-        return left_to_the_autoscaler(upkeep, written.or_else(|| adopted(upkeep, policies)));
+    if is_removed(drain_facts) {
+        return left_to_the_autoscaler(
+            drain_facts,
+            written.or_else(|| adopted(drain_facts, policies)),
+        );
     }
-    let record =
-        written.map(|record| record.plausible(policies, now)).or_else(|| adopted(upkeep, policies));
+    let record = written
+        .map(|record| record.plausible(policies, now))
+        .or_else(|| adopted(drain_facts, policies));
     match record {
-        record if is_left_by_draino(upkeep, record.as_ref(), policies) => {
+        record if is_left_by_draino(drain_facts, record.as_ref(), policies) => {
             let change =
                 Change { record, unschedulable: None, retry_taken: false, news: News::None };
             Step::Act(Act::Write(change))
         }
-        None => match Badness::of(upkeep, policies, now) {
+        None => match Badness::of(drain_facts, policies, now) {
             Badness { claims, .. } if !claims.is_empty() => begin(claims, 0),
             Badness { look_again: Some(at), .. } => Step::Wait(at),
             Badness { .. } => Step::Rest,
         },
-        Some(record) => go_on(node, upkeep, record, policies, now),
+        Some(record) => go_on(node, drain_facts, record, policies, now),
     }
 }
 
 /// Whether the node is on its way out of the cluster. Nothing is done about it any more.
-pub fn is_removed(upkeep: &Upkeep) -> bool {
-    upkeep.terminating || upkeep.autoscaler == Autoscaler::Removing
+pub fn is_removed(drain_facts: &NodeDrainFacts) -> bool {
+    drain_facts.terminating || drain_facts.autoscaler == Autoscaler::Removing
 }
 
 /// A node that is being removed is left alone. But an uncordon may be cluster-autoscaler's from now
 /// on, which is noted. It comes together with the end of the removal: one that is there before that
 /// is a person's. All else of the record stays as it is written, whether it is believed or not.
-fn left_to_the_autoscaler(upkeep: &Upkeep, record: Option<Record>) -> Step {
-    let autoscaler = upkeep.unschedulable;
-    match record.filter(|_| upkeep.autoscaler == Autoscaler::Removing) {
+fn left_to_the_autoscaler(drain_facts: &NodeDrainFacts, record: Option<Record>) -> Step {
+    let autoscaler = drain_facts.unschedulable;
+    match record.filter(|_| drain_facts.autoscaler == Autoscaler::Removing) {
         Some(record) if record.autoscaler != autoscaler => {
             Step::Act(Act::Write(Change::note(Record { autoscaler, ..record })))
         }
@@ -138,16 +142,16 @@ fn left_to_the_autoscaler(upkeep: &Upkeep, record: Option<Record>) -> Step {
 }
 
 /// The cordon of a node that is not to be drained is taken back. It is ours.
-pub fn given_back(record: Record, upkeep: &Upkeep) -> Change {
-    end(record, upkeep, Some(false), News::Uncordoned)
+pub fn given_back(record: Record, drain_facts: &NodeDrainFacts) -> Change {
+    end(record, drain_facts, Some(false), News::Uncordoned)
 }
 
 /// Takes away a record that stands only until the condition `DrainScheduled` is set right, if the node
 /// bears one.
-pub fn without_leftover(upkeep: &Upkeep) -> Option<Change> {
-    let record = Record::of(upkeep)?;
+pub fn without_leftover(drain_facts: &NodeDrainFacts) -> Option<Change> {
+    let record = Record::of(drain_facts)?;
     let is_leftover = record.phase == DrainPhase::Released && record.claims.is_empty();
-    is_leftover.then(|| end(record, upkeep, None, News::None))
+    is_leftover.then(|| end(record, drain_facts, None, News::None))
 }
 
 /// Whether a drain of this session is to go on evicting, by the node as it is stored.
@@ -168,13 +172,13 @@ fn scheduled_message(record: &Record) -> Option<String> {
 }
 
 /// The record of a node that draino has cordoned: its annotation says for what.
-fn adopted(upkeep: &Upkeep, policies: &[Policy]) -> Option<Record> {
+fn adopted(drain_facts: &NodeDrainFacts, policies: &[Policy]) -> Option<Record> {
     let is_drainos = |text: &&str| !text.is_empty() && text.len() <= LONGEST_OF_DRAINO;
-    let conditions = upkeep.draino_conditions.as_deref().filter(is_drainos)?;
-    if !upkeep.unschedulable {
+    let conditions = drain_facts.draino_conditions.as_deref().filter(is_drainos)?;
+    if !drain_facts.unschedulable {
         return None;
     }
-    let policy = policies.iter().find(|policy| policy.selects(&upkeep.labels))?;
+    let policy = policies.iter().find(|policy| policy.selects(&drain_facts.labels))?;
     let conditions = conditions.split(';').map(Arc::from).collect();
     let claim = Claim { policy: Arc::clone(&policy.name), conditions };
     Some(Record::new(Arc::from("draino"), Cordon::Ours, bounded(vec![claim])))
@@ -182,16 +186,20 @@ fn adopted(upkeep: &Upkeep, policies: &[Policy]) -> Option<Record> {
 
 /// Whether the node bears draino's annotation and is in use: somebody has uncordoned it. draino puts
 /// the two on in one write, so the next cordon is not its own, and must not be taken for that.
-fn is_left_by_draino(upkeep: &Upkeep, record: Option<&Record>, policies: &[Policy]) -> bool {
-    upkeep.draino_conditions.is_some()
-        && !upkeep.unschedulable
+fn is_left_by_draino(
+    drain_facts: &NodeDrainFacts,
+    record: Option<&Record>,
+    policies: &[Policy],
+) -> bool {
+    drain_facts.draino_conditions.is_some()
+        && !drain_facts.unschedulable
         && record.is_none_or(|record| record.cordon == Cordon::Lifted)
-        && policies.iter().any(|policy| policy.selects(&upkeep.labels))
+        && policies.iter().any(|policy| policy.selects(&drain_facts.labels))
 }
 
 /// Whose the cordon is cannot be told any more, so it counts as somebody else's.
-fn unreadable(upkeep: &Upkeep, error: &str) -> Step {
-    let record = upkeep
+fn unreadable(drain_facts: &NodeDrainFacts, error: &str) -> Step {
+    let record = drain_facts
         .unschedulable
         .then(|| Record::new(Arc::from("unknown"), Cordon::Foreign, Vec::new()));
     let news = News::Unreadable(error.to_owned());
@@ -205,30 +213,30 @@ fn begin(claims: Vec<Claim>, failures: u32) -> Step {
 /// A node that is cordoned by us, or drained on somebody else's cordon.
 fn go_on(
     node: &Node,
-    upkeep: &Upkeep,
+    drain_facts: &NodeDrainFacts,
     record: Record,
     policies: &[Policy],
     now: Timestamp,
 ) -> Step {
-    let bad = Badness::of(upkeep, policies, now);
-    let clearing = Clearing::of(&record, upkeep, policies, now);
+    let bad = Badness::of(drain_facts, policies, now);
+    let clearing = Clearing::of(&record, drain_facts, policies, now);
     let needs_cordon = record.cordon != Cordon::Lifted
         || matches!(record.phase, DrainPhase::Scheduled | DrainPhase::Draining);
-    if !upkeep.unschedulable && needs_cordon {
-        return uncordoned_by_others(record, upkeep, &bad);
+    if !drain_facts.unschedulable && needs_cordon {
+        return uncordoned_by_others(record, drain_facts, &bad);
     }
     if let Some(step) = keep_vanished(&record, &clearing, now) {
         return step;
     }
-    if record.autoscaler && upkeep.unschedulable {
+    if record.autoscaler && drain_facts.unschedulable {
         // It changed its mind without touching the cordon. An uncordon from now on is a person's.
         return Step::Act(Act::Write(Change::note(Record { autoscaler: false, ..record })));
     }
     let look_again = bad.look_again;
     let step = if record.phase == DrainPhase::Released {
-        released(&record, upkeep, bad, &clearing, now)
+        released(&record, drain_facts, bad, &clearing, now)
     } else {
-        in_progress(node, upkeep, record, policies, &bad, &clearing, now)
+        in_progress(node, drain_facts, record, policies, &bad, &clearing, now)
     };
     // A condition may become old enough, or stale, without any event.
     match (step, look_again) {
@@ -241,17 +249,17 @@ fn go_on(
 /// A node whose cordon or drain is in progress, or ends.
 fn in_progress(
     node: &Node,
-    upkeep: &Upkeep,
+    drain_facts: &NodeDrainFacts,
     record: Record,
     policies: &[Policy],
     bad: &Badness,
     clearing: &Clearing,
     now: Timestamp,
 ) -> Step {
-    let mark = mark(&record, upkeep).map(Step::Act);
+    let mark = mark(&record, drain_facts).map(Step::Act);
     if bad.claims.is_empty() {
         // What takes something back does not wait for a decoration.
-        return match (while_clear(node, upkeep, record, policies, clearing, now), mark) {
+        return match (while_clear(node, drain_facts, record, policies, clearing, now), mark) {
             (Step::Act(Act::Write(change)), _) => Step::Act(Act::Write(change)),
             (_, Some(mark)) => mark,
             (step, None) => step,
@@ -265,7 +273,7 @@ fn in_progress(
         return Step::Act(Act::Write(Change::note(Record { claims, ..record })));
     }
     match settings(&record, policies) {
-        Some(policy) => still_bad(node, upkeep, record, policy, now),
+        Some(policy) => still_bad(node, drain_facts, record, policy, now),
         None => Step::Rest,
     }
 }
@@ -276,10 +284,10 @@ fn settings<'a>(record: &Record, policies: &'a [Policy]) -> Option<&'a Policy> {
 }
 
 /// The node is schedulable although our record says that it is cordoned.
-fn uncordoned_by_others(record: Record, upkeep: &Upkeep, bad: &Badness) -> Step {
+fn uncordoned_by_others(record: Record, drain_facts: &NodeDrainFacts, bad: &Badness) -> Step {
     if record.autoscaler && record.cordon == Cordon::Ours {
         if bad.claims.is_empty() {
-            return ended(record, upkeep, None, News::Uncordoned);
+            return ended(record, drain_facts, None, News::Uncordoned);
         }
         return Step::Act(Act::Write(Change {
             record: Some(Record { autoscaler: false, ..record }),
@@ -301,18 +309,28 @@ fn uncordoned_by_others(record: Record, upkeep: &Upkeep, bad: &Badness) -> Step 
 
 /// Takes the record away, and a request for one more try with it. Only a record can ask for the
 /// condition to be set right; so one stays until that is done, which holds nothing else back.
-fn ended(record: Record, upkeep: &Upkeep, unschedulable: Option<bool>, news: News) -> Step {
-    Step::Act(Act::Write(end(record, upkeep, unschedulable, news)))
+fn ended(
+    record: Record,
+    drain_facts: &NodeDrainFacts,
+    unschedulable: Option<bool>,
+    news: News,
+) -> Step {
+    Step::Act(Act::Write(end(record, drain_facts, unschedulable, news)))
 }
 
-fn end(record: Record, upkeep: &Upkeep, unschedulable: Option<bool>, news: News) -> Change {
+fn end(
+    record: Record,
+    drain_facts: &NodeDrainFacts,
+    unschedulable: Option<bool>,
+    news: News,
+) -> Change {
     let over = Record {
         phase: DrainPhase::Released,
         scheduled: record.scheduled,
         ..Record::new(record.session, Cordon::Lifted, Vec::new())
     };
-    let record = mark(&over, upkeep).map(|_| over);
-    let retry_taken = upkeep.retry_asked;
+    let record = mark(&over, drain_facts).map(|_| over);
+    let retry_taken = drain_facts.retry_asked;
     Change { record, unschedulable, retry_taken, news }
 }
 
@@ -330,7 +348,7 @@ fn keep_vanished(record: &Record, clearing: &Clearing, now: Timestamp) -> Option
 /// Somebody wants the node used although it is bad.
 fn released(
     record: &Record,
-    upkeep: &Upkeep,
+    drain_facts: &NodeDrainFacts,
     bad: Badness,
     clearing: &Clearing,
     now: Timestamp,
@@ -345,14 +363,14 @@ fn released(
         record.claims.iter().flat_map(|claim| &claim.conditions).map(subject).collect();
     let is_new = |condition: &Arc<str>| !known.contains(&subject(condition));
     let news = bad.claims.iter().flat_map(|claim| &claim.conditions).any(is_new);
-    if let Some(mark) = mark(record, upkeep) {
+    if let Some(mark) = mark(record, drain_facts) {
         Step::Act(mark)
-    } else if news || upkeep.unschedulable && !bad.claims.is_empty() {
+    } else if news || drain_facts.unschedulable && !bad.claims.is_empty() {
         begin(bad.claims, 0)
     } else {
         match clearing.clear_at {
             Some(at) if at <= now && bad.claims.is_empty() => {
-                ended(record.clone(), upkeep, None, News::None)
+                ended(record.clone(), drain_facts, None, News::None)
             }
             Some(at) if at > now => Step::Wait(at),
             _ => bad.look_again.map_or(Step::Rest, Step::Wait),
@@ -361,10 +379,10 @@ fn released(
 }
 
 /// The condition `DrainScheduled`, if it is not as it should be.
-fn mark(record: &Record, upkeep: &Upkeep) -> Option<Act> {
+fn mark(record: &Record, drain_facts: &NodeDrainFacts) -> Option<Act> {
     let wanted = matches!(record.phase, DrainPhase::Scheduled | DrainPhase::Draining);
-    let is = upkeep
-        .condition(Upkeep::SCHEDULED_CONDITION)
+    let is = drain_facts
+        .condition(NodeDrainFacts::SCHEDULED_CONDITION)
         .is_some_and(|condition| condition.status == ConditionStatus::True);
     let message = scheduled_message(record)?;
     (is != wanted).then_some(Act::Mark { scheduled: wanted, message })
@@ -374,7 +392,7 @@ fn mark(record: &Record, upkeep: &Upkeep) -> Option<Act> {
 /// lasted.
 fn while_clear(
     node: &Node,
-    upkeep: &Upkeep,
+    drain_facts: &NodeDrainFacts,
     record: Record,
     policies: &[Policy],
     clearing: &Clearing,
@@ -382,7 +400,7 @@ fn while_clear(
 ) -> Step {
     let goes_on = record.phase == DrainPhase::Draining
         && settings(&record, policies).is_some_and(|policy| {
-            policy.drain && !policy.stop_when_clear && policy.selects(&upkeep.labels)
+            policy.drain && !policy.stop_when_clear && policy.selects(&drain_facts.labels)
         });
     if goes_on {
         return draining(node, record, now);
@@ -399,7 +417,7 @@ fn while_clear(
             let is_ours = record.cordon == Cordon::Ours;
             let unschedulable = is_ours.then_some(false);
             let news = if is_ours { News::Uncordoned } else { News::None };
-            ended(record, upkeep, unschedulable, news)
+            ended(record, drain_facts, unschedulable, news)
         }
         Some(at) => Step::Wait(at),
         None => Step::Rest,
@@ -423,7 +441,7 @@ fn call_off(record: Record, why: &'static str) -> Step {
 /// The node is bad, cordoned, and ours to drain.
 fn still_bad(
     node: &Node,
-    upkeep: &Upkeep,
+    drain_facts: &NodeDrainFacts,
     record: Record,
     policy: &Policy,
     now: Timestamp,
@@ -472,7 +490,7 @@ fn still_bad(
             }
         }
         DrainPhase::Failed => {
-            let is_asked = upkeep.retry_asked;
+            let is_asked = drain_facts.retry_asked;
             let next = record.next.map(|next| opens(policy, next.max(now)));
             match next {
                 _ if is_dead => Step::Rest,

@@ -12,7 +12,7 @@ use ahash::AHashMap;
 use jiff::Timestamp;
 
 use super::{Cap, CapScope, DrainPhase, Limit, Policy, Record};
-use crate::model::{Autoscaler, NodeName, Upkeep, later};
+use crate::model::{Autoscaler, NodeDrainFacts, NodeName, later};
 
 /// For how long a grant counts that the nodes do not show: the write failed without an answer, or
 /// the watch is that late.
@@ -110,20 +110,20 @@ impl NodeBudget {
 
     /// Takes in a version of a node, with its record if that [tells of a drain](Record::plans) that
     /// counts for others.
-    pub fn see(&mut self, name: &NodeName, upkeep: &Upkeep, plan: Option<&Record>) {
+    pub fn see(&mut self, name: &NodeName, drain_facts: &NodeDrainFacts, plan: Option<&Record>) {
         self.plan(name, plan);
-        if upkeep.unschedulable {
+        if drain_facts.unschedulable {
             self.granted.remove(name);
             self.withdraw(name);
         }
         let scopes = std::iter::once(None).chain(
             self.keys
                 .iter()
-                .map(|key| Some((Arc::clone(key), upkeep.labels.get(key).map(Arc::from)))),
+                .map(|key| Some((Arc::clone(key), drain_facts.labels.get(key).map(Arc::from)))),
         );
         let entry = Entry {
-            unschedulable: upkeep.unschedulable,
-            out: upkeep.unschedulable || self.granted.contains_key(name),
+            unschedulable: drain_facts.unschedulable,
+            out: drain_facts.unschedulable || self.granted.contains_key(name),
             overran: plan.is_some_and(|record| record.overran),
             scopes: scopes.collect(),
         };
@@ -255,9 +255,9 @@ impl NodeBudget {
 
     /// Takes in what a node says, as it is stored after its drain was to begin: that it has, or that
     /// the write did not take. Then no other one waits for it, and its next try begins at once.
-    pub fn settle(&mut self, name: &NodeName, upkeep: &Upkeep) {
+    pub fn settle(&mut self, name: &NodeName, drain_facts: &NodeDrainFacts) {
         let Some((policy, at)) = self.beginning.remove(name) else { return };
-        if Record::of(upkeep).is_some_and(|record| record.started == Some(at)) {
+        if Record::of(drain_facts).is_some_and(|record| record.started == Some(at)) {
             self.slots.remove(name);
             self.note_begun(policy, at);
         }

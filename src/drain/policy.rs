@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use super::condition::{ConditionRule, Holding};
 use super::expr::LabelExpr;
 use super::window::Window;
-use crate::model::{Labels, Upkeep};
+use crate::model::{Labels, NodeDrainFacts};
 
 /// Everything that one drain policy says. Every policy that selects a node judges it; a drain goes
 /// by the settings of the first that finds it bad.
@@ -107,13 +107,21 @@ impl Policy {
     }
 
     /// Those of its conditions that are bad, in their order.
-    pub fn bad(&self, upkeep: &Upkeep, now: Timestamp) -> impl Iterator<Item = &ConditionRule> {
-        self.conditions.iter().filter(move |rule| rule.judge(upkeep, now) == Holding::Bad)
+    pub fn bad(
+        &self,
+        drain_facts: &NodeDrainFacts,
+        now: Timestamp,
+    ) -> impl Iterator<Item = &ConditionRule> {
+        self.conditions.iter().filter(move |rule| rule.judge(drain_facts, now) == Holding::Bad)
     }
 
     /// When the node is to be judged again though nobody writes to it; `None` if never.
-    pub fn looks_again_at(&self, upkeep: &Upkeep, now: Timestamp) -> Option<Timestamp> {
-        self.conditions.iter().filter_map(|rule| rule.looks_again_at(upkeep, now)).min()
+    pub fn looks_again_at(
+        &self,
+        drain_facts: &NodeDrainFacts,
+        now: Timestamp,
+    ) -> Option<Timestamp> {
+        self.conditions.iter().filter_map(|rule| rule.looks_again_at(drain_facts, now)).min()
     }
 
     /// Whether a drain may begin now, as far as windows go.

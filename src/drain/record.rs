@@ -10,7 +10,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::model::Upkeep;
+use crate::model::NodeDrainFacts;
 
 /// How far it came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -198,8 +198,8 @@ impl Record {
 
     /// The record of a node as it is written, if it has one that can be read. How far it can be
     /// relied on, [`believed`](Self::believed) tells.
-    pub fn of(upkeep: &Upkeep) -> Option<Self> {
-        Self::parse(upkeep.record.as_deref()?).ok()
+    pub fn of(drain_facts: &NodeDrainFacts) -> Option<Self> {
+        Self::parse(drain_facts.record.as_deref()?).ok()
     }
 
     /// The text of the annotation.

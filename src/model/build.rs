@@ -154,7 +154,7 @@ pub(crate) fn node(name: &str) -> Node {
         taints: Arc::from([]),
         ready: Ready { status: ConditionStatus::True, since: Some(stamp(-9000)) },
         since_annotation: None,
-        upkeep: None,
+        drain_facts: None,
     }
 }
 

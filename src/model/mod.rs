@@ -7,6 +7,7 @@ mod budget;
 #[cfg(test)]
 pub(crate) mod build;
 mod deadline;
+mod drain_facts;
 mod moment;
 mod node;
 mod pod;
@@ -14,11 +15,11 @@ mod resident;
 mod taint;
 mod toleration;
 mod uid;
-mod upkeep;
 mod verdict;
 
 pub use budget::{Amount, Budget, Demand, Requirement, Selector, Test};
 pub use deadline::Deadline;
+pub use drain_facts::{Autoscaler, Condition, ConditionStatus, Labels, NodeDrainFacts};
 pub use moment::{Stamp, later, second_from, second_of};
 pub use node::{Anchors, FirstSeen, Node, NodeName, Outage, Ready, Version};
 pub use pod::{Disruption, Pod, PodClass, PodRef};
@@ -26,5 +27,4 @@ pub use resident::{Existence, LocalVolume, LocalVolumeKind, Owner, Owners, Phase
 pub use taint::{Effect, Taint};
 pub use toleration::{Operator, Toleration};
 pub use uid::{ParseUidError, Uid};
-pub use upkeep::{Autoscaler, Condition, ConditionStatus, Labels, Upkeep};
 pub use verdict::{Anchor, AnchorSource, Cause, Kept, Tolerance, Verdict};

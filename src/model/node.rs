@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::{ConditionStatus, Stamp, Taint, Uid, Upkeep};
+use super::{ConditionStatus, NodeDrainFacts, Stamp, Taint, Uid};
 
 /// The name of a node: cheap to clone, and the sharding key.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -108,20 +108,21 @@ pub struct Node {
     /// Raw text of the annotation `ostrakon.dev/noexecute-since`, if it has one.
     pub since_annotation: Option<Arc<str>>,
     /// What cordon and drain depend on; read only where a drain policy is configured.
-    pub upkeep: Option<Arc<Upkeep>>,
+    pub drain_facts: Option<Arc<NodeDrainFacts>>,
 }
 
 impl Node {
     /// Name of the annotation that stores anchors across restarts.
     pub const SINCE_ANNOTATION: &str = "ostrakon.dev/noexecute-since";
 
-    /// Corrects times in the future, with `before` as the previous version: see [`Upkeep::seen_at`].
+    /// Corrects times in the future, with `before` as the previous version: see [`NodeDrainFacts::seen_at`].
     /// Taints are handled by their anchors. Ready is not changed: its time can only prove that an outage
     /// continues, and a time in the future proves nothing.
     pub fn seen_at(&mut self, now: Timestamp, before: Option<&Self>) {
         let before = before.filter(|before| before.uid == self.uid);
-        if let Some(upkeep) = &mut self.upkeep {
-            Arc::make_mut(upkeep).seen_at(now, before.and_then(|before| before.upkeep.as_deref()));
+        if let Some(drain_facts) = &mut self.drain_facts {
+            Arc::make_mut(drain_facts)
+                .seen_at(now, before.and_then(|before| before.drain_facts.as_deref()));
         }
     }
 }

@@ -116,7 +116,7 @@ pub(crate) fn node() -> impl Strategy<Value = Node> {
             taints: taints.into(),
             ready: Ready { status: ConditionStatus::Unknown, since: None },
             since_annotation: None,
-            upkeep: None,
+            drain_facts: None,
         })
 }
 

@@ -17,7 +17,7 @@ use jiff::Timestamp;
 use ostrakon::clock::Clock;
 use ostrakon::config::Compat;
 use ostrakon::drain::{ConditionRule, DrainPhase, Pace, Policy, Record};
-use ostrakon::model::{Autoscaler, Upkeep};
+use ostrakon::model::{Autoscaler, NodeDrainFacts};
 use ostrakon::sim::embedded::{
     Change, DeleteOptions, Embedded, Fault, Options, Part, Resource, Rule, Selector, Verb,
 };
@@ -285,7 +285,7 @@ impl Stage {
     fn mark(&self, name: &str) -> Option<(String, String)> {
         let node = self.stored(name);
         let conditions = node["status"]["conditions"].as_array().unwrap();
-        let mark = conditions.iter().find(|c| c["type"] == Upkeep::SCHEDULED_CONDITION)?;
+        let mark = conditions.iter().find(|c| c["type"] == NodeDrainFacts::SCHEDULED_CONDITION)?;
         let text = |field: &str| mark[field].as_str().unwrap().to_owned();
         Some((text("status"), text("message")))
     }
@@ -387,7 +387,7 @@ impl Seen {
 
 /// The record on a node.
 fn record(node: &Value) -> Option<Record> {
-    let text = node["metadata"]["annotations"][Upkeep::RECORD_ANNOTATION].as_str()?;
+    let text = node["metadata"]["annotations"][NodeDrainFacts::RECORD_ANNOTATION].as_str()?;
     Some(Record::parse(text).unwrap())
 }
 

@@ -313,14 +313,14 @@ impl Conductor {
 
     /// Whether the caps of the policy let a node be cordoned. It is told once that it has to wait.
     fn is_granted(&self, node: &Node, policy: &Policy) -> bool {
-        let Some(upkeep) = &node.upkeep else { return false };
-        if upkeep.unschedulable {
+        let Some(drain_facts) = &node.drain_facts else { return false };
+        if drain_facts.unschedulable {
             return true;
         }
         let now = self.shared.clock.now();
         let granted = self.drains.node_budget.lock().grant(
             &node.name,
-            upkeep.autoscaler,
+            drain_facts.autoscaler,
             &policy.pace.caps,
             now,
         );
@@ -361,7 +361,7 @@ impl Conductor {
 }
 
 fn is_unschedulable(node: &Node) -> bool {
-    node.upkeep.as_ref().is_some_and(|upkeep| upkeep.unschedulable)
+    node.drain_facts.as_ref().is_some_and(|drain_facts| drain_facts.unschedulable)
 }
 
 /// Whether the server has refused, and so has not done what was asked for.

@@ -117,7 +117,7 @@ impl Collector for Nodes {
         let mut counts = [0; DrainPhase::ALL.len()];
         if let Some(shared) = self.shared.upgrade() {
             shared.view.each_node(|node| {
-                if let Some(record) = node.upkeep.as_deref().and_then(Record::of) {
+                if let Some(record) = node.drain_facts.as_deref().and_then(Record::of) {
                     counts[record.phase as usize] += 1;
                 }
             });

@@ -59,14 +59,14 @@ impl Drains {
             self.unstored.clear();
         }
         let recalled = self.unstored.recall(node, now);
-        let Some(upkeep) = &recalled.as_ref().unwrap_or(node).upkeep else { return };
-        let record = Record::believed(upkeep, &self.policies, now);
-        let plan = record.filter(|record| record.plans(upkeep, &self.policies));
+        let Some(drain_facts) = &recalled.as_ref().unwrap_or(node).drain_facts else { return };
+        let record = Record::believed(drain_facts, &self.policies, now);
+        let plan = record.filter(|record| record.plans(drain_facts, &self.policies));
         let mut node_budget = self.node_budget.lock();
         if !leads {
             node_budget.lead(None);
         }
-        node_budget.see(&node.name, upkeep, plan.as_ref());
+        node_budget.see(&node.name, drain_facts, plan.as_ref());
     }
 
     /// This process leads from now on.
@@ -81,9 +81,9 @@ impl Drains {
         self.node_budget.lock().forget(&node.name);
         let recalled = self.unstored.recall(node, now);
         self.unstored.forget(&node.name);
-        if let Some(upkeep) = recalled.as_ref().unwrap_or(node).upkeep.as_deref()
-            && let Some(record) = Record::believed(upkeep, &self.policies, now)
-            && record.plans(upkeep, &self.policies)
+        if let Some(drain_facts) = recalled.as_ref().unwrap_or(node).drain_facts.as_deref()
+            && let Some(record) = Record::believed(drain_facts, &self.policies, now)
+            && record.plans(drain_facts, &self.policies)
             && record.phase == DrainPhase::Draining
             && leads
         {
@@ -98,12 +98,12 @@ impl Drains {
         };
         let step = decide(&recalled, &self.policies, now);
         // A node that is being removed is left alone, and needs no record.
-        if node.upkeep.as_deref().is_some_and(is_removed) {
+        if node.drain_facts.as_deref().is_some_and(is_removed) {
             return step;
         }
         match (step, self.unstored.again(&node.name)) {
             (Step::Rest | Step::Wait(_), Some(again)) if again <= now => {
-                let record = recalled.upkeep.as_deref().and_then(Record::of);
+                let record = recalled.drain_facts.as_deref().and_then(Record::of);
                 let unschedulable = None;
                 let (retry_taken, news) = (false, News::None);
                 Step::Act(Act::Write(Change { record, unschedulable, retry_taken, news }))
@@ -117,8 +117,8 @@ impl Drains {
     /// Takes in whether a drain has begun whose write is on its way, by the node as it is stored.
     fn settle(&self, node: &Node, now: Timestamp) {
         let recalled = self.unstored.recall(node, now);
-        if let Some(upkeep) = &recalled.as_ref().unwrap_or(node).upkeep {
-            self.node_budget.lock().settle(&node.name, upkeep);
+        if let Some(drain_facts) = &recalled.as_ref().unwrap_or(node).drain_facts {
+            self.node_budget.lock().settle(&node.name, drain_facts);
         }
     }
 

@@ -14,7 +14,7 @@ use dashmap::DashMap;
 use jiff::Timestamp;
 
 use crate::backoff::Backoff;
-use crate::model::{Condition, ConditionStatus, Node, NodeName, Uid, Upkeep, later};
+use crate::model::{Condition, ConditionStatus, Node, NodeDrainFacts, NodeName, Uid, later};
 
 /// Pause before what was refused is tried again.
 const BACKOFF: Backoff = Backoff { first: Duration::from_secs(20), most: Duration::from_secs(600) };
@@ -53,21 +53,22 @@ impl Unstored {
             return None;
         }
         let missing = self.nodes.get(&node.name).filter(|missing| missing.uid == node.uid)?;
-        let mut upkeep = node.upkeep.as_deref()?.clone();
+        let mut drain_facts = node.drain_facts.as_deref()?.clone();
         if let Some(annotations) = &missing.annotations {
-            upkeep.record.clone_from(&annotations.record);
-            upkeep.draino_conditions.clone_from(&annotations.draino_conditions);
-            upkeep.retry_asked &= !annotations.retry_taken;
+            drain_facts.record.clone_from(&annotations.record);
+            drain_facts.draino_conditions.clone_from(&annotations.draino_conditions);
+            drain_facts.retry_asked &= !annotations.retry_taken;
         }
         if let Some(scheduled) = missing.scheduled.filter(|_| missing.again > now) {
             let status = if scheduled { ConditionStatus::True } else { ConditionStatus::False };
-            let kind: Arc<str> = Arc::from(Upkeep::SCHEDULED_CONDITION);
+            let kind: Arc<str> = Arc::from(NodeDrainFacts::SCHEDULED_CONDITION);
             let reason = Arc::from("");
             let mark = Condition { kind, status, since: None, heartbeat: None, reason };
-            let others = upkeep.conditions.iter().filter(|condition| condition.kind != mark.kind);
-            upkeep.conditions = others.cloned().chain([mark.clone()]).collect();
+            let others =
+                drain_facts.conditions.iter().filter(|condition| condition.kind != mark.kind);
+            drain_facts.conditions = others.cloned().chain([mark.clone()]).collect();
         }
-        Some(Node { upkeep: Some(Arc::new(upkeep)), ..node.clone() })
+        Some(Node { drain_facts: Some(Arc::new(drain_facts)), ..node.clone() })
     }
 
     /// When the annotations are tried again; `None` if none is missing.
@@ -161,7 +162,7 @@ mod tests {
     }
 
     fn record(node: &Node) -> Option<&str> {
-        node.upkeep.as_ref()?.record.as_deref()
+        node.drain_facts.as_ref()?.record.as_deref()
     }
 
     #[test]
@@ -173,7 +174,7 @@ mod tests {
         assert_eq!(unstored.keep(&node, wanted, true, at(0)), 1);
         let recalled = unstored.recall(&node, at(0)).unwrap();
         assert_eq!(record(&recalled), Some("new"));
-        assert!(!recalled.upkeep.unwrap().retry_asked);
+        assert!(!recalled.drain_facts.unwrap().retry_asked);
         assert!(unstored.recall(&kept("n2"), at(0)).is_none(), "another node");
         let anew = Node { uid: Uid(99), ..node.clone() };
         assert!(unstored.recall(&anew, at(0)).is_none(), "another node of this name");
@@ -205,7 +206,7 @@ mod tests {
         unstored.keep_mark(&node, true, at(0));
         let status = |now: i64| {
             let node = unstored.recall(&node, at(now)).unwrap();
-            node.upkeep.unwrap().condition("DrainScheduled").unwrap().status
+            node.drain_facts.unwrap().condition("DrainScheduled").unwrap().status
         };
         assert_eq!(status(1), ConditionStatus::True);
         assert_eq!(status(3600), ConditionStatus::False);

@@ -18,7 +18,7 @@ use crate::drain::build::policy;
 use crate::drain::{Claim, Cordon, DrainPhase, Record};
 use crate::evict::{self, Order, OrderMetrics};
 use crate::model::build::{at, noon, uid};
-use crate::model::{NodeName, Upkeep, Verdict};
+use crate::model::{NodeDrainFacts, NodeName, Verdict};
 use crate::observe::{EventLane, EventMetrics, Recorder};
 use crate::pipeline::{Handler, shard_of};
 use crate::sim::embedded::{Embedded, Fault, Options, Resource, Rule, Verb};
@@ -56,7 +56,7 @@ fn order() -> Arc<Order> {
 fn bench() -> Bench {
     let clock = Clock::starting_at(noon());
     let cluster = Embedded::new(clock.clone(), Options::default());
-    let annotations = json!({Upkeep::RECORD_ANNOTATION: record(DrainPhase::Draining)});
+    let annotations = json!({NodeDrainFacts::RECORD_ANNOTATION: record(DrainPhase::Draining)});
     let node = json!({
         "metadata": {"name": "n1", "annotations": annotations},
         "spec": {"unschedulable": true},
@@ -149,7 +149,7 @@ impl Bench {
 
     async fn change_node(&self, phase: DrainPhase) {
         let patch = json!({
-            "metadata": {"annotations": {Upkeep::RECORD_ANNOTATION: record(phase)}},
+            "metadata": {"annotations": {NodeDrainFacts::RECORD_ANNOTATION: record(phase)}},
         });
         let kind = kube::api::Patch::Merge(patch);
         let nodes: kube::Api<k8s_openapi::api::core::v1::Node> =

@@ -23,8 +23,8 @@ fn condition(text: &str, since: Option<i64>) -> Condition {
     }
 }
 
-fn node(conditions: &[Condition]) -> Upkeep {
-    Upkeep { conditions: conditions.into(), ..Upkeep::default() }
+fn node(conditions: &[Condition]) -> NodeDrainFacts {
+    NodeDrainFacts { conditions: conditions.into(), ..NodeDrainFacts::default() }
 }
 
 fn rule(text: &str) -> ConditionRule {
@@ -108,7 +108,7 @@ fn a_condition_is_over_once_it_was_good_for_long_enough() {
 }
 
 /// A condition as the API stores it, of something that happened at noon and some milliseconds.
-fn stored(text: &str) -> Upkeep {
+fn stored(text: &str) -> NodeDrainFacts {
     node(&[Condition {
         since: Some(Stamp::of_second(noon())),
         heartbeat: Some(Stamp::of_second(noon())),

@@ -72,7 +72,7 @@ fn stored(node: &Node, act: &Act) -> Option<Node> {
     match act {
         Act::Write(change) => {
             let mut written = node.clone().recorded(change.record.as_ref());
-            if let Some(conditions) = change.draino_conditions(node.upkeep.as_deref()?) {
+            if let Some(conditions) = change.draino_conditions(node.drain_facts.as_deref()?) {
                 written = written.with_draino_conditions(conditions);
             }
             Some(match change.unschedulable {
@@ -89,7 +89,7 @@ fn stored(node: &Node, act: &Act) -> Option<Node> {
 }
 
 fn read(node: &Node) -> Option<Record> {
-    Record::parse(node.upkeep.as_ref()?.record.as_deref()?).ok()
+    Record::parse(node.drain_facts.as_ref()?.record.as_deref()?).ok()
 }
 
 /// What the node comes to when each write is stored, until there is none.
@@ -108,10 +108,10 @@ fn settled(mut node: Node, now: i64) -> Node {
 }
 
 fn is_bad(node: &Node, now: i64) -> bool {
-    let upkeep = node.upkeep.as_deref().unwrap();
+    let drain_facts = node.drain_facts.as_deref().unwrap();
     let is_bad =
         |c: &Condition| c.status == True && c.since.is_none_or(|since| since.written() <= at(now));
-    KINDS.iter().any(|kind| upkeep.condition(kind).is_some_and(is_bad))
+    KINDS.iter().any(|kind| drain_facts.condition(kind).is_some_and(is_bad))
 }
 
 proptest! {
@@ -126,10 +126,10 @@ proptest! {
         if let Act::Write(change) = &act {
             match change.unschedulable {
                 Some(false) => {
-                    let upkeep = node.upkeep.as_deref().unwrap();
+                    let drain_facts = node.drain_facts.as_deref().unwrap();
                     let is_ours = match read(&node) {
                         Some(record) => record.cordon == Cordon::Ours,
-                        None => upkeep.unschedulable && upkeep.draino_conditions.is_some(),
+                        None => drain_facts.unschedulable && drain_facts.draino_conditions.is_some(),
                     };
                     prop_assert!(is_ours && !is_bad(&node, now));
                 }
@@ -147,9 +147,9 @@ proptest! {
     fn only_a_cordoned_living_node_is_drained(node in some_node(), now in 0_i64..2000) {
         let step = decide(&node, &[policy("p", &KINDS)], at(now));
         if let Step::Act(Act::Start(_) | Act::Conduct(_) | Act::Expire(_)) = step {
-            let upkeep = node.upkeep.as_deref().unwrap();
-            prop_assert!(upkeep.unschedulable && !upkeep.terminating);
-            prop_assert!(upkeep.autoscaler != Autoscaler::Removing);
+            let drain_facts = node.drain_facts.as_deref().unwrap();
+            prop_assert!(drain_facts.unschedulable && !drain_facts.terminating);
+            prop_assert!(drain_facts.autoscaler != Autoscaler::Removing);
             prop_assert!(node.ready.status != Unknown);
         }
     }
@@ -157,15 +157,15 @@ proptest! {
     /// A node that is on its way out is left alone, but for one note.
     #[test]
     fn a_node_that_is_removed_is_left_alone(node in some_node(), now in 0_i64..2000) {
-        let is_out = node.upkeep.as_deref().is_some_and(is_removed);
+        let is_out = node.drain_facts.as_deref().is_some_and(is_removed);
         let node = if is_out { node } else { node.autoscaled(Autoscaler::Removing) };
-        let upkeep = node.upkeep.as_deref().unwrap();
+        let drain_facts = node.drain_facts.as_deref().unwrap();
         match decide(&node, &[policy("p", &KINDS)], at(now)) {
             Step::Rest => {}
             Step::Act(Act::Write(change)) => {
                 prop_assert!(change.unschedulable.is_none() && !change.retry_taken);
                 let noted = change.record.unwrap();
-                prop_assert_eq!(noted.autoscaler, upkeep.unschedulable);
+                prop_assert_eq!(noted.autoscaler, drain_facts.unschedulable);
                 if let Some(record) = read(&node) {
                     let autoscaler = noted.autoscaler;
                     prop_assert_eq!(noted, Record { autoscaler, ..record });
@@ -187,13 +187,13 @@ proptest! {
     fn no_mark_outlives_what_it_stands_for(node in some_node(), now in 0_i64..2000) {
         let had = read(&node);
         let node = settled(node, now);
-        let upkeep = node.upkeep.as_deref().unwrap();
-        if upkeep.terminating || upkeep.autoscaler == Autoscaler::Removing {
+        let drain_facts = node.drain_facts.as_deref().unwrap();
+        if drain_facts.terminating || drain_facts.autoscaler == Autoscaler::Removing {
             return Ok(());
         }
-        prop_assert!(upkeep.unschedulable || upkeep.draino_conditions.is_none());
+        prop_assert!(drain_facts.unschedulable || drain_facts.draino_conditions.is_none());
         if had.is_some_and(|record| record.scheduled.is_some()) && read(&node).is_none() {
-            let mark = upkeep.condition(Upkeep::SCHEDULED_CONDITION);
+            let mark = drain_facts.condition(NodeDrainFacts::SCHEDULED_CONDITION);
             prop_assert!(mark.is_none_or(|condition| condition.status != True));
         }
     }

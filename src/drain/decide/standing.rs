@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use crate::drain::belief::bounded;
 use crate::drain::condition::{ConditionRule, Holding};
 use crate::drain::{Claim, DrainPhase, Policy, Record};
-use crate::model::{Stamp, Upkeep};
+use crate::model::{NodeDrainFacts, Stamp};
 
 /// Which policies find the node bad.
 #[derive(Debug)]
@@ -18,12 +18,12 @@ pub(super) struct Badness {
 }
 
 impl Badness {
-    pub(super) fn of(upkeep: &Upkeep, policies: &[Policy], now: Timestamp) -> Self {
+    pub(super) fn of(drain_facts: &NodeDrainFacts, policies: &[Policy], now: Timestamp) -> Self {
         let mut badness = Self { claims: Vec::new(), look_again: None };
-        for policy in policies.iter().filter(|policy| policy.selects(&upkeep.labels)) {
+        for policy in policies.iter().filter(|policy| policy.selects(&drain_facts.labels)) {
             let conditions: Vec<Arc<str>> =
-                policy.bad(upkeep, now).map(|rule| Arc::from(rule.to_string())).collect();
-            let look_again = policy.looks_again_at(upkeep, now);
+                policy.bad(drain_facts, now).map(|rule| Arc::from(rule.to_string())).collect();
+            let look_again = policy.looks_again_at(drain_facts, now);
             badness.look_again = [badness.look_again, look_again].into_iter().flatten().min();
             if !conditions.is_empty() {
                 badness.claims.push(Claim { policy: Arc::clone(&policy.name), conditions });
@@ -87,7 +87,7 @@ pub(super) struct Clearing {
 impl Clearing {
     pub(super) fn of(
         record: &Record,
-        upkeep: &Upkeep,
+        drain_facts: &NodeDrainFacts,
         policies: &[Policy],
         now: Timestamp,
     ) -> Self {
@@ -101,7 +101,7 @@ impl Clearing {
             let policy = policies.iter().find(|policy| policy.name == claim.policy);
             let mut conditions = Vec::new();
             for condition in &claim.conditions {
-                let at = clearing.one(condition, policy, record, upkeep, now);
+                let at = clearing.one(condition, policy, record, drain_facts, now);
                 clearing.clear_at = match (clearing.clear_at, at) {
                     (Some(known), Some(at)) => Some(known.max(at)),
                     _ => None,
@@ -124,7 +124,7 @@ impl Clearing {
         condition: &str,
         policy: Option<&Policy>,
         record: &Record,
-        upkeep: &Upkeep,
+        drain_facts: &NodeDrainFacts,
         now: Timestamp,
     ) -> Option<Timestamp> {
         // The policy may have changed: then what is written down decides. What makes no sense is
@@ -140,12 +140,12 @@ impl Clearing {
             // A person has decided. What is good again may be bad again.
             rule.clear_after.get_or_insert(ConditionRule::CLEAR_AFTER);
         }
-        let holding = rule.judge(upkeep, now);
+        let holding = rule.judge(drain_facts, now);
         if holding == Holding::Absent {
             self.some_absent = true;
             return Some(Stamp::of_second(record.vanished?).plus(rule.clear_after?));
         }
-        let is_asked = policy.is_some_and(|policy| policy.selects(&upkeep.labels));
+        let is_asked = policy.is_some_and(|policy| policy.selects(&drain_facts.labels));
         self.some_stale |= is_asked && configured.is_some() && holding == Holding::Stale;
         rule.over_from(holding)
     }

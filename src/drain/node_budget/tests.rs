@@ -18,8 +18,8 @@ fn node_budget(nodes: &[Node]) -> NodeBudget {
 }
 
 fn see(node_budget: &mut NodeBudget, node: &Node) {
-    let upkeep = node.upkeep.as_deref().unwrap();
-    node_budget.see(&node.name, upkeep, Record::of(upkeep).as_ref());
+    let drain_facts = node.drain_facts.as_deref().unwrap();
+    node_budget.see(&node.name, drain_facts, Record::of(drain_facts).as_ref());
 }
 
 fn nodes(count: usize) -> Vec<Node> {
@@ -259,7 +259,7 @@ fn a_drain_counts_for_the_spacing_also_when_its_node_is_gone() {
 }
 
 fn settle(node_budget: &mut NodeBudget, node: &Node) {
-    node_budget.settle(&node.name, node.upkeep.as_deref().unwrap());
+    node_budget.settle(&node.name, node.drain_facts.as_deref().unwrap());
 }
 
 #[test]

@@ -139,7 +139,7 @@ impl Requests for Fake {
             taints: Arc::from([]),
             ready: Ready { status: ConditionStatus::True, since: None },
             since_annotation: None,
-            upkeep: None,
+            drain_facts: None,
         }))
     }
 }

@@ -2,7 +2,7 @@
 //! the API lets it write. What happens to their own node and pods is their own affair; everybody else's pods
 //! go and stay as they would without them, in calm stories to the second.
 
-use ostrakon::model::{Node, Upkeep};
+use ostrakon::model::{Node, NodeDrainFacts};
 use ostrakon::sim::embedded::{DeleteOptions, Part, Resource};
 use rand::Rng;
 use rand::rngs::StdRng;
@@ -79,9 +79,9 @@ impl Story {
         ];
         let keys = [
             Node::SINCE_ANNOTATION,
-            Upkeep::RECORD_ANNOTATION,
-            Upkeep::DRAINO_CONDITIONS_ANNOTATION,
-            Upkeep::RETRY_ANNOTATION,
+            NodeDrainFacts::RECORD_ANNOTATION,
+            NodeDrainFacts::DRAINO_CONDITIONS_ANNOTATION,
+            NodeDrainFacts::RETRY_ANNOTATION,
         ];
         let text = texts[hostile.random.random_range(0..texts.len())].clone();
         let key = keys[hostile.random.random_range(0..keys.len())];

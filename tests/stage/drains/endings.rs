@@ -62,14 +62,16 @@ async fn failed_drains_are_tried_again_with_growing_pauses_and_at_last_on_reques
     minutes(20).await;
     assert_eq!((stage.times("n1", DrainPhase::Draining), stage.told("Draining node")), (3, 3));
 
-    stage.annotate("n1", Upkeep::RETRY_ANNOTATION, "true");
+    stage.annotate("n1", NodeDrainFacts::RETRY_ANNOTATION, "true");
     minutes(20).await;
     assert_eq!(stage.times("n1", DrainPhase::Draining), 4, "once more, and no loop");
-    assert!(stage.stored("n1")["metadata"]["annotations"][Upkeep::RETRY_ANNOTATION].is_null());
+    assert!(
+        stage.stored("n1")["metadata"]["annotations"][NodeDrainFacts::RETRY_ANNOTATION].is_null()
+    );
     assert_eq!(stage.record("n1").unwrap().failures, 4);
 
     stage.let_go(1);
-    stage.annotate("n1", Upkeep::RETRY_ANNOTATION, "true");
+    stage.annotate("n1", NodeDrainFacts::RETRY_ANNOTATION, "true");
     minutes(1).await;
     assert_eq!(stage.phase("n1"), Some(DrainPhase::Drained));
 }

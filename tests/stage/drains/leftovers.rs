@@ -16,11 +16,11 @@ async fn what_draino_left_on_a_node_in_use_makes_no_persons_cordon_its_own() {
     stage.node("n1");
     stage.report("n1", "Bad", "False");
     // draino cordons, a person uncordons, and then ostrakon starts.
-    stage.annotate("n1", Upkeep::DRAINO_CONDITIONS_ANNOTATION, "Bad=True,0s");
+    stage.annotate("n1", NodeDrainFacts::DRAINO_CONDITIONS_ANNOTATION, "Bad=True,0s");
     minutes(60).await;
     stage.start();
     seconds(5).await;
-    assert_eq!(stage.annotation("n1", Upkeep::DRAINO_CONDITIONS_ANNOTATION), None);
+    assert_eq!(stage.annotation("n1", NodeDrainFacts::DRAINO_CONDITIONS_ANNOTATION), None);
     stage.set_unschedulable("n1", true);
     minutes(60).await;
     assert!(stage.is_cordoned("n1") && stage.record("n1").is_none());
@@ -34,14 +34,14 @@ async fn of_a_cordon_of_drainos_that_a_person_lifts_nothing_stays() {
     let mut stage = Stage::idle(vec![policy("p", &["Bad"])]);
     stage.node("n1");
     stage.report("n1", "Bad", "False");
-    stage.annotate("n1", Upkeep::DRAINO_CONDITIONS_ANNOTATION, "Bad=True,0s");
+    stage.annotate("n1", NodeDrainFacts::DRAINO_CONDITIONS_ANNOTATION, "Bad=True,0s");
     stage.set_unschedulable("n1", true);
     stage.start();
     seconds(5).await;
-    assert!(stage.annotation("n1", Upkeep::DRAINO_CONDITIONS_ANNOTATION).is_some());
+    assert!(stage.annotation("n1", NodeDrainFacts::DRAINO_CONDITIONS_ANNOTATION).is_some());
     stage.set_unschedulable("n1", false);
     seconds(5).await;
-    assert_eq!(stage.annotation("n1", Upkeep::DRAINO_CONDITIONS_ANNOTATION), None);
+    assert_eq!(stage.annotation("n1", NodeDrainFacts::DRAINO_CONDITIONS_ANNOTATION), None);
     stage.set_unschedulable("n1", true);
     minutes(60).await;
     assert!(stage.is_cordoned("n1"), "and this one is the person's");
@@ -61,7 +61,7 @@ async fn a_planned_drain_leaves_no_condition_when_the_autoscaler_uncordons_a_goo
     stage.keep("n1");
     minutes(2).await;
     assert_eq!(stage.told("Uncordoned node"), 1);
-    assert_eq!(stage.annotation("n1", Upkeep::DRAINO_CONDITIONS_ANNOTATION), None);
+    assert_eq!(stage.annotation("n1", NodeDrainFacts::DRAINO_CONDITIONS_ANNOTATION), None);
     stage.cluster.faults().clear();
     minutes(1).await;
     let (status, message) = stage.mark("n1").unwrap();
@@ -87,10 +87,13 @@ async fn a_request_for_one_more_try_goes_when_the_node_has_recovered() {
     minutes(1).await;
     assert_eq!(stage.phase("n1"), Some(DrainPhase::Failed));
     stage.report("n1", "Bad", "False");
-    stage.annotate("n1", Upkeep::RETRY_ANNOTATION, "true");
+    stage.annotate("n1", NodeDrainFacts::RETRY_ANNOTATION, "true");
     minutes(4).await;
-    assert!(stage.annotation("n1", Upkeep::RETRY_ANNOTATION).is_some(), "it may be bad again");
+    assert!(
+        stage.annotation("n1", NodeDrainFacts::RETRY_ANNOTATION).is_some(),
+        "it may be bad again"
+    );
     minutes(2).await;
     assert!(!stage.is_cordoned("n1") && stage.record("n1").is_none());
-    assert_eq!(stage.annotation("n1", Upkeep::RETRY_ANNOTATION), None);
+    assert_eq!(stage.annotation("n1", NodeDrainFacts::RETRY_ANNOTATION), None);
 }

@@ -25,7 +25,7 @@ fn forged(phase: DrainPhase, at: Timestamp) -> String {
 
 impl Stage {
     fn forge(&self, name: &str, text: &str) {
-        self.annotate(name, Upkeep::RECORD_ANNOTATION, text);
+        self.annotate(name, NodeDrainFacts::RECORD_ANNOTATION, text);
     }
 }
 
@@ -278,7 +278,7 @@ async fn a_forged_taint_is_not_put_on_when_the_record_is_written_again() {
     seconds(5).await;
     let taint = Some(std::sync::Arc::from("example.com/not-ours"));
     let forged = Record { taint, ..stage.record("n1").unwrap() };
-    stage.annotate("n1", Upkeep::RECORD_ANNOTATION, &forged.format());
+    stage.annotate("n1", NodeDrainFacts::RECORD_ANNOTATION, &forged.format());
     stage.scale_down("n1");
     seconds(5).await;
     assert!(stage.record("n1").unwrap().autoscaler, "it was written again");

@@ -36,10 +36,10 @@ impl Conductor {
         let pause = self.hindered(&stored.node, &why, vetoes);
         if policy.undrainable == Undrainable::Report
             && record.cordon == Cordon::Ours
-            && let Some(upkeep) = stored.node.upkeep.as_deref()
+            && let Some(drain_facts) = stored.node.drain_facts.as_deref()
         {
             self.shared.cancel_orders(&stored.node.name);
-            return self.write(stored, given_back(record, upkeep)).await;
+            return self.write(stored, given_back(record, drain_facts)).await;
         }
         if record.why.as_deref() == Some(&*why) && record.phase == DrainPhase::Cordoned {
             let until = Instant::now() + pause;

@@ -43,7 +43,7 @@ impl Conductor {
                         node_budget.withdraw(&node.name);
                     }
                     // Of a cordon that was taken back.
-                    if let Some(change) = node.upkeep.as_deref().and_then(without_leftover) {
+                    if let Some(change) = node.drain_facts.as_deref().and_then(without_leftover) {
                         self.write(stored, change).await?;
                     }
                     return Ok(Went::Later(pause));

@@ -6,9 +6,9 @@ use serde_json::{Value, json};
 
 use super::super::unstored::Annotations;
 use super::{Conductor, Went};
-use crate::cluster::{Answer, RequestError, StoredNode, UpkeepPatch};
+use crate::cluster::{Answer, NodeDrainPatch, RequestError, StoredNode};
 use crate::drain::{Change, Cordon, News, Record};
-use crate::model::{ConditionStatus, Node, Upkeep, second_of};
+use crate::model::{ConditionStatus, Node, NodeDrainFacts, second_of};
 
 impl Conductor {
     pub(super) async fn write(
@@ -17,7 +17,7 @@ impl Conductor {
         mut change: Change,
     ) -> Result<Went, RequestError> {
         let taints = self.taints(stored, &mut change);
-        let patch = UpkeepPatch {
+        let patch = NodeDrainPatch {
             record: Some(change.record.as_ref().map(Record::format)),
             draino_conditions: self
                 .known(stored)
@@ -39,7 +39,7 @@ impl Conductor {
     async fn store(
         &self,
         stored: &StoredNode,
-        patch: &UpkeepPatch,
+        patch: &NodeDrainPatch,
     ) -> Result<StoredNode, RequestError> {
         let (now, watched, unstored) =
             (self.shared.clock.now(), &self.drains.watched, &self.drains.unstored);
@@ -48,10 +48,11 @@ impl Conductor {
         let cause = if unstored.again(name).is_some_and(|again| again > now) {
             None
         } else {
-            match self.api.patch_upkeep(stored, patch, watched).await {
+            match self.api.patch_node_drain(stored, patch, watched).await {
                 Ok(written) => {
-                    let is_whole = |upkeep: &Upkeep| patch.annotations_are_on(upkeep);
-                    if written.node.upkeep.as_deref().is_none_or(is_whole) {
+                    let is_whole =
+                        |drain_facts: &NodeDrainFacts| patch.annotations_are_on(drain_facts);
+                    if written.node.drain_facts.as_deref().is_none_or(is_whole) {
                         unstored.annotated(name);
                     } else {
                         let tries = unstored.keep(&written.node, wanted, true, now);
@@ -67,12 +68,17 @@ impl Conductor {
             }
         };
         let rest = patch.without_annotations();
-        let written = if rest == UpkeepPatch::default() {
+        let written = if rest == NodeDrainPatch::default() {
             stored.clone()
         } else {
-            self.api.patch_upkeep(stored, &rest, watched).await?
+            self.api.patch_node_drain(stored, &rest, watched).await?
         };
-        if written.node.upkeep.as_deref().is_none_or(|upkeep| patch.annotations_are_on(upkeep)) {
+        if written
+            .node
+            .drain_facts
+            .as_deref()
+            .is_none_or(|drain_facts| patch.annotations_are_on(drain_facts))
+        {
             unstored.annotated(name);
             return Ok(written);
         }
@@ -111,17 +117,18 @@ impl Conductor {
 
     /// Whether a request for one more try was taken, and could not be removed.
     fn is_retry_taken(&self, stored: &StoredNode) -> bool {
-        let is_asked =
-            |node: &Node| node.upkeep.as_deref().is_some_and(|upkeep| upkeep.retry_asked);
+        let is_asked = |node: &Node| {
+            node.drain_facts.as_deref().is_some_and(|drain_facts| drain_facts.retry_asked)
+        };
         let recalled = self.drains.unstored.recall(&stored.node, self.shared.clock.now());
         is_asked(&stored.node) && recalled.is_some_and(|recalled| !is_asked(&recalled))
     }
 
     /// The node's drain facts as they are stored, but with the record that it should have.
-    fn known(&self, stored: &StoredNode) -> Option<Upkeep> {
-        let mut known = stored.node.upkeep.as_deref()?.clone();
+    fn known(&self, stored: &StoredNode) -> Option<NodeDrainFacts> {
+        let mut known = stored.node.drain_facts.as_deref()?.clone();
         let recalled = self.drains.unstored.recall(&stored.node, self.shared.clock.now());
-        if let Some(recalled) = recalled.as_ref().and_then(|node| node.upkeep.as_deref()) {
+        if let Some(recalled) = recalled.as_ref().and_then(|node| node.drain_facts.as_deref()) {
             known.record.clone_from(&recalled.record);
         }
         Some(known)
@@ -176,8 +183,8 @@ impl Conductor {
 }
 
 /// The annotations of a node as they are to be after a patch.
-fn wanted(node: &Node, patch: &UpkeepPatch) -> Annotations {
-    let stored = node.upkeep.as_deref().cloned().unwrap_or_default();
+fn wanted(node: &Node, patch: &NodeDrainPatch) -> Annotations {
+    let stored = node.drain_facts.as_deref().cloned().unwrap_or_default();
     let text = |text: &Option<String>| text.as_deref().map(Arc::from);
     Annotations {
         record: patch.record.as_ref().map_or(stored.record, text),
@@ -190,8 +197,8 @@ fn wanted(node: &Node, patch: &UpkeepPatch) -> Annotations {
 /// tells; without a rest only what says so itself counts. A right that is missing is never for them:
 /// who gives rights does not know what is written. It may be there a moment later, as when the API
 /// server has read its roles, and a cordon without a record would be nobody's after a restart.
-fn may_concern_annotations(answer: &Answer, patch: &UpkeepPatch) -> bool {
-    let has_rest = patch.without_annotations() != UpkeepPatch::default();
+fn may_concern_annotations(answer: &Answer, patch: &NodeDrainPatch) -> bool {
+    let has_rest = patch.without_annotations() != NodeDrainPatch::default();
     is_refused_for_good(answer)
         && !answer.is_missing_right()
         && (has_rest || answer.code != 403 || is_by_policy(answer))
@@ -210,10 +217,10 @@ fn is_by_policy(answer: &Answer) -> bool {
 }
 
 fn is_marked(node: &Node, scheduled: bool) -> bool {
-    let mark = |upkeep: &Upkeep| {
-        upkeep
-            .condition(Upkeep::SCHEDULED_CONDITION)
+    let mark = |drain_facts: &NodeDrainFacts| {
+        drain_facts
+            .condition(NodeDrainFacts::SCHEDULED_CONDITION)
             .is_some_and(|condition| condition.status == ConditionStatus::True)
     };
-    node.upkeep.as_deref().is_none_or(|upkeep| mark(upkeep) == scheduled)
+    node.drain_facts.as_deref().is_none_or(|drain_facts| mark(drain_facts) == scheduled)
 }

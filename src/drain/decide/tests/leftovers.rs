@@ -9,7 +9,7 @@ fn left_by_draino() -> Node {
 
 /// Whether a change takes draino's annotation away.
 fn unmarks(change: &Change, node: &Node) -> bool {
-    change.draino_conditions(node.upkeep.as_deref().unwrap()) == Some(None)
+    change.draino_conditions(node.drain_facts.as_deref().unwrap()) == Some(None)
 }
 
 #[test]

@@ -99,11 +99,11 @@ fn node(object: &Value) -> Vec<u8> {
         },
         status: wire::NodeStatus { conditions: conditions(object) },
     };
-    let upkeep = wire::NodeUpkeep {
-        metadata: wire::UpkeepMeta { labels: labels.map(entry).collect() },
-        spec: wire::UpkeepSpec { unschedulable },
+    let drain_facts = wire::NodeWithDrainFacts {
+        metadata: wire::DrainMeta { labels: labels.map(entry).collect() },
+        spec: wire::DrainSpec { unschedulable },
     };
-    [node.encode_to_vec(), upkeep.encode_to_vec()].concat()
+    [node.encode_to_vec(), drain_facts.encode_to_vec()].concat()
 }
 
 fn metadata(object: &Value) -> wire::ObjectMeta {

@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use super::{Condition as Read, DecodeError, FlawCause, Flaws, entry, read_node, time};
 use crate::cluster::wire::fields::{Value, all, fields};
-use crate::model::{Autoscaler, Condition, ConditionStatus, Node, Upkeep};
+use crate::model::{Autoscaler, Condition, ConditionStatus, Node, NodeDrainFacts};
 
 /// So many types of conditions are taken from what a node was cordoned for. A policy has a few.
 const MOST_RECORDED: usize = 64;
@@ -31,7 +31,7 @@ pub struct Watched {
 ///
 /// # Errors
 /// A field that is essential is absent or cannot be read.
-pub fn decode_node_upkeep(object: &Bytes, watched: &Watched) -> Result<Node, DecodeError> {
+pub fn decode_node_drain_facts(object: &Bytes, watched: &Watched) -> Result<Node, DecodeError> {
     read_node(object, Some(watched)).map(|(node, _)| node)
 }
 
@@ -41,8 +41,8 @@ pub(super) fn read(
     terminating: bool,
     watched: &Watched,
     flaws: &mut Flaws,
-) -> Upkeep {
-    let mut upkeep = Upkeep { terminating, ..Upkeep::default() };
+) -> NodeDrainFacts {
+    let mut drain_facts = NodeDrainFacts { terminating, ..NodeDrainFacts::default() };
     let mut labels = Vec::new();
     for (number, value) in all(object, 1).flat_map(fields).flatten() {
         let (11 | 12, Value::Bytes(message)) = (number, value) else { continue };
@@ -54,20 +54,20 @@ pub(super) fn read(
             }
             let key = flaws.text(key, "metadata.labels");
             labels.extend(key.zip(flaws.text(value, "metadata.labels")));
-        } else if key == Upkeep::RECORD_ANNOTATION.as_bytes() {
-            upkeep.record = Some(flaws.annotation(value));
-        } else if key == Upkeep::DRAINO_CONDITIONS_ANNOTATION.as_bytes() {
-            upkeep.draino_conditions = Some(flaws.annotation(value));
-        } else if key == Upkeep::RETRY_ANNOTATION.as_bytes() {
-            upkeep.retry_asked = value == b"true";
+        } else if key == NodeDrainFacts::RECORD_ANNOTATION.as_bytes() {
+            drain_facts.record = Some(flaws.annotation(value));
+        } else if key == NodeDrainFacts::DRAINO_CONDITIONS_ANNOTATION.as_bytes() {
+            drain_facts.draino_conditions = Some(flaws.annotation(value));
+        } else if key == NodeDrainFacts::RETRY_ANNOTATION.as_bytes() {
+            drain_facts.retry_asked = value == b"true";
         }
     }
-    upkeep.labels = labels.into_iter().collect();
+    drain_facts.labels = labels.into_iter().collect();
     for (number, value) in all(object, 2).flat_map(fields).flatten() {
         match (number, value) {
-            (4, value) => upkeep.unschedulable = value.number() == Some(1),
+            (4, value) => drain_facts.unschedulable = value.number() == Some(1),
             (5, Value::Bytes(taint)) => {
-                upkeep.autoscaler = match (all(taint, 1).last(), upkeep.autoscaler) {
+                drain_facts.autoscaler = match (all(taint, 1).last(), drain_facts.autoscaler) {
                     (_, Autoscaler::Removing) => Autoscaler::Removing,
                     (Some(key), _) if key == Autoscaler::REMOVING.as_bytes() => {
                         Autoscaler::Removing
@@ -82,7 +82,7 @@ pub(super) fn read(
         }
     }
     let mut recorded = AHashSet::new();
-    for text in [&upkeep.record, &upkeep.draino_conditions].into_iter().flatten() {
+    for text in [&drain_facts.record, &drain_facts.draino_conditions].into_iter().flatten() {
         for kind in kinds(text) {
             if recorded.len() == MOST_RECORDED && !recorded.contains(kind) {
                 flaws.add("metadata.annotations", FlawCause::TooLong);
@@ -97,15 +97,15 @@ pub(super) fn read(
         let Some(condition) = Read::read(message, &mut Flaws::default()) else { continue };
         let Ok(kind) = std::str::from_utf8(condition.kind) else { continue };
         let is_wanted = watched.conditions.contains(kind)
-            || kind == Upkeep::SCHEDULED_CONDITION
+            || kind == NodeDrainFacts::SCHEDULED_CONDITION
             || recorded.contains(kind);
         // There is one of a type; of several the first counts.
         if is_wanted && !conditions.iter().any(|other| &*other.kind == kind) {
             conditions.push(self::condition(kind, &condition, watched.heartbeats, flaws));
         }
     }
-    upkeep.conditions = conditions.into();
-    upkeep
+    drain_facts.conditions = conditions.into();
+    drain_facts
 }
 
 /// The types of the conditions in an annotation, which are written as draino writes them:
@@ -149,9 +149,9 @@ mod tests {
     fn a_node_keeps_what_a_drain_depends_on_and_only_watched_conditions() {
         let plain = wire_node(|node| {
             node.metadata.annotations = vec![
-                entry(Upkeep::RECORD_ANNOTATION, "{}"),
-                entry(Upkeep::RETRY_ANNOTATION, "true"),
-                entry(Upkeep::DRAINO_CONDITIONS_ANNOTATION, "Bad=True,0s"),
+                entry(NodeDrainFacts::RECORD_ANNOTATION, "{}"),
+                entry(NodeDrainFacts::RETRY_ANNOTATION, "true"),
+                entry(NodeDrainFacts::DRAINO_CONDITIONS_ANNOTATION, "Bad=True,0s"),
             ];
             let taint = wire::Taint { key: Autoscaler::REMOVING.into(), ..wire::Taint::default() };
             node.spec.taints = vec![taint];
@@ -166,32 +166,32 @@ mod tests {
                 of("Bad", "True", "2026-01-01T12:00:02Z"),
             ];
         });
-        let more = wire::NodeUpkeep {
-            metadata: wire::UpkeepMeta { labels: vec![entry("b", "2"), entry("a", "1")] },
-            spec: wire::UpkeepSpec { unschedulable: true },
+        let more = wire::NodeWithDrainFacts {
+            metadata: wire::DrainMeta { labels: vec![entry("b", "2"), entry("a", "1")] },
+            spec: wire::DrainSpec { unschedulable: true },
         };
         let object: Bytes = [plain, more.encode_to_vec().into()].concat().into();
         let mut watched = Watched::default();
         watched.conditions.insert(Arc::from("Bad"));
-        let node = decode_node_upkeep(&object, &watched).unwrap();
-        let upkeep = node.upkeep.unwrap();
-        assert_eq!(upkeep.labels.iter().collect::<Vec<_>>(), [("a", "1"), ("b", "2")]);
-        assert!(upkeep.unschedulable && upkeep.retry_asked && !upkeep.terminating);
-        assert_eq!(upkeep.autoscaler, Autoscaler::Removing);
-        assert_eq!(upkeep.record.as_deref(), Some("{}"));
-        assert_eq!(upkeep.draino_conditions.as_deref(), Some("Bad=True,0s"));
-        assert_eq!(upkeep.conditions.len(), 1);
-        let bad = upkeep.condition("Bad").unwrap();
+        let node = decode_node_drain_facts(&object, &watched).unwrap();
+        let drain_facts = node.drain_facts.unwrap();
+        assert_eq!(drain_facts.labels.iter().collect::<Vec<_>>(), [("a", "1"), ("b", "2")]);
+        assert!(drain_facts.unschedulable && drain_facts.retry_asked && !drain_facts.terminating);
+        assert_eq!(drain_facts.autoscaler, Autoscaler::Removing);
+        assert_eq!(drain_facts.record.as_deref(), Some("{}"));
+        assert_eq!(drain_facts.draino_conditions.as_deref(), Some("Bad=True,0s"));
+        assert_eq!(drain_facts.conditions.len(), 1);
+        let bad = drain_facts.condition("Bad").unwrap();
         assert_eq!((bad.status, bad.heartbeat), (ConditionStatus::True, None));
         assert_eq!(bad.since, Some(stored(2)));
         watched.heartbeats = true;
-        let node = decode_node_upkeep(&object, &watched).unwrap();
-        let heartbeat = node.upkeep.unwrap().condition("Bad").unwrap().heartbeat;
+        let node = decode_node_drain_facts(&object, &watched).unwrap();
+        let heartbeat = node.drain_facts.unwrap().condition("Bad").unwrap().heartbeat;
         assert_eq!(heartbeat, Some(stored(7)));
         // It was cordoned for what no policy names any more.
-        let node = decode_node_upkeep(&object, &Watched::default()).unwrap();
+        let node = decode_node_drain_facts(&object, &Watched::default()).unwrap();
         let kinds: Vec<_> =
-            node.upkeep.unwrap().conditions.iter().map(|c| c.kind.clone()).collect();
+            node.drain_facts.unwrap().conditions.iter().map(|c| c.kind.clone()).collect();
         assert_eq!(kinds, ["Bad".into()]);
     }
 
@@ -214,7 +214,7 @@ mod tests {
         let text = format!("{};Bad=True,0s{}", named.join(";"), "x".repeat(250 << 10));
         wire_node(|node| {
             node.metadata.annotations =
-                vec![entry(Upkeep::DRAINO_CONDITIONS_ANNOTATION, &text[..250 << 10])];
+                vec![entry(NodeDrainFacts::DRAINO_CONDITIONS_ANNOTATION, &text[..250 << 10])];
             let taint = wire::Taint { effect: "NoExecute".into(), ..wire::Taint::default() };
             node.spec.taints = vec![wire::Taint { key: "down".into(), ..taint }];
             let of = |kind: String| wire::Condition {
@@ -234,11 +234,11 @@ mod tests {
         watched.conditions.insert(Arc::from("Watched"));
         let object = busy_node(12_000);
         let (node, flaws) = read_node(&object, Some(&watched)).unwrap();
-        let upkeep = node.upkeep.unwrap();
+        let drain_facts = node.drain_facts.unwrap();
         assert_eq!(node.taints.len(), 1, "and its taint is seen");
-        assert!(upkeep.condition("Watched").is_some(), "and what policies watch");
-        assert_eq!(upkeep.conditions.len(), MOST_RECORDED + 1, "each type once");
-        assert!(upkeep.draino_conditions.as_ref().unwrap().len() <= 32 << 10);
+        assert!(drain_facts.condition("Watched").is_some(), "and what policies watch");
+        assert_eq!(drain_facts.conditions.len(), MOST_RECORDED + 1, "each type once");
+        assert!(drain_facts.draino_conditions.as_ref().unwrap().len() <= 32 << 10);
         assert!(flaws.iter().all(|flaw| flaw.cause == FlawCause::TooLong), "{flaws:?}");
         assert!(!flaws.is_empty(), "and it is said");
     }
@@ -246,20 +246,20 @@ mod tests {
     #[test]
     fn of_a_nodes_labels_no_more_are_kept_than_any_node_needs_and_the_rest_is_read() {
         let plain = wire_node(|node| {
-            node.metadata.annotations = vec![entry(Upkeep::RECORD_ANNOTATION, "{}")];
+            node.metadata.annotations = vec![entry(NodeDrainFacts::RECORD_ANNOTATION, "{}")];
         });
         let labels = (0..100_000).map(|number| entry(&format!("l{number:06}"), "")).collect();
-        let more = wire::NodeUpkeep {
-            metadata: wire::UpkeepMeta { labels },
-            spec: wire::UpkeepSpec { unschedulable: true },
+        let more = wire::NodeWithDrainFacts {
+            metadata: wire::DrainMeta { labels },
+            spec: wire::DrainSpec { unschedulable: true },
         };
         // The labels come first, as in an object of the API.
         let object: Bytes = [more.encode_to_vec().into(), plain].concat().into();
         let (node, flaws) = read_node(&object, Some(&Watched::default())).unwrap();
-        let upkeep = node.upkeep.unwrap();
-        assert_eq!(upkeep.labels.iter().count(), MOST_LABELS);
-        assert_eq!(upkeep.labels.get("l000000"), Some(""));
-        assert!(upkeep.unschedulable && upkeep.record.as_deref() == Some("{}"));
+        let drain_facts = node.drain_facts.unwrap();
+        assert_eq!(drain_facts.labels.iter().count(), MOST_LABELS);
+        assert_eq!(drain_facts.labels.get("l000000"), Some(""));
+        assert!(drain_facts.unschedulable && drain_facts.record.as_deref() == Some("{}"));
         let flaw = Flaw { field: "metadata.labels", cause: FlawCause::TooLong };
         assert_eq!(flaws, [flaw], "and it is said");
     }
@@ -270,9 +270,9 @@ mod tests {
             |key: &str| wire::MapEntry { value: (&b"{\xff}"[..]).into(), ..entry(key, "") };
         let object = wire_node(|node| {
             node.metadata.annotations = vec![
-                no_text(Upkeep::RECORD_ANNOTATION),
-                no_text(Upkeep::DRAINO_CONDITIONS_ANNOTATION),
-                no_text(Upkeep::RETRY_ANNOTATION),
+                no_text(NodeDrainFacts::RECORD_ANNOTATION),
+                no_text(NodeDrainFacts::DRAINO_CONDITIONS_ANNOTATION),
+                no_text(NodeDrainFacts::RETRY_ANNOTATION),
                 no_text(Node::SINCE_ANNOTATION),
             ];
             node.spec.taints = vec![wire::Taint {
@@ -295,10 +295,10 @@ mod tests {
         assert_eq!(node.taints.len(), 1);
         // What was a record is one that cannot be read, and is replaced as such.
         assert_eq!(node.since_annotation.as_deref(), Some("{\u{fffd}}"));
-        let upkeep = node.upkeep.unwrap();
-        assert_eq!(upkeep.record.as_deref(), Some("{\u{fffd}}"));
-        assert!(!upkeep.retry_asked);
-        let bad = upkeep.condition("Bad").unwrap();
+        let drain_facts = node.drain_facts.unwrap();
+        assert_eq!(drain_facts.record.as_deref(), Some("{\u{fffd}}"));
+        assert!(!drain_facts.retry_asked);
+        let bad = drain_facts.condition("Bad").unwrap();
         assert_eq!((bad.status, &*bad.reason), (ConditionStatus::True, "why\u{fffd}"));
         let said: Vec<_> = flaws.iter().map(ToString::to_string).collect();
         let expected =

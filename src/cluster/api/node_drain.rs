@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 use super::{Api, FIELD_MANAGER, Label, REQUEST_TIMEOUT, RequestError, named, request, unreadable};
 use crate::clock::whole_seconds;
 use crate::cluster::wire::fields::all;
-use crate::cluster::{Watched, decode_node_upkeep, wire};
-use crate::model::{Node, NodeName, Upkeep};
+use crate::cluster::{Watched, decode_node_drain_facts, wire};
+use crate::model::{Node, NodeDrainFacts, NodeName};
 
 /// A node with the version that it was read in.
 #[derive(Clone, Debug)]
@@ -26,7 +26,7 @@ pub struct StoredNode {
 
 /// What to change of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct UpkeepPatch {
+pub struct NodeDrainPatch {
     /// The record: leave it (`None`), remove it, or set it.
     pub record: Option<Option<String>>,
     /// draino's annotation: leave it (`None`), remove it, or set it.
@@ -39,7 +39,7 @@ pub struct UpkeepPatch {
     pub taints: Option<Vec<Value>>,
 }
 
-impl UpkeepPatch {
+impl NodeDrainPatch {
     /// What of it is no annotation.
     #[must_use]
     pub fn without_annotations(&self) -> Self {
@@ -48,13 +48,13 @@ impl UpkeepPatch {
     }
 
     /// Whether a node has the annotations that it says.
-    pub fn annotations_are_on(&self, upkeep: &Upkeep) -> bool {
+    pub fn annotations_are_on(&self, drain_facts: &NodeDrainFacts) -> bool {
         let is = |wanted: &Option<Option<String>>, stored: &Option<Arc<str>>| {
             wanted.as_ref().is_none_or(|wanted| wanted.as_deref() == stored.as_deref())
         };
-        is(&self.record, &upkeep.record)
-            && is(&self.draino_conditions, &upkeep.draino_conditions)
-            && !(self.retry_taken && upkeep.retry_asked)
+        is(&self.record, &drain_facts.record)
+            && is(&self.draino_conditions, &drain_facts.draino_conditions)
+            && !(self.retry_taken && drain_facts.retry_asked)
     }
 }
 
@@ -83,21 +83,21 @@ impl Api {
     ///
     /// # Errors
     /// See [`RequestError`].
-    pub async fn patch_upkeep(
+    pub async fn patch_node_drain(
         &self,
         read: &StoredNode,
-        patch: &UpkeepPatch,
+        patch: &NodeDrainPatch,
         watched: &Watched,
     ) -> Result<StoredNode, RequestError> {
         let mut annotations = json!({});
         if let Some(record) = &patch.record {
-            annotations[Upkeep::RECORD_ANNOTATION] = json!(record);
+            annotations[NodeDrainFacts::RECORD_ANNOTATION] = json!(record);
         }
         if let Some(conditions) = &patch.draino_conditions {
-            annotations[Upkeep::DRAINO_CONDITIONS_ANNOTATION] = json!(conditions);
+            annotations[NodeDrainFacts::DRAINO_CONDITIONS_ANNOTATION] = json!(conditions);
         }
         if patch.retry_taken {
-            annotations[Upkeep::RETRY_ANNOTATION] = Value::Null;
+            annotations[NodeDrainFacts::RETRY_ANNOTATION] = Value::Null;
         }
         let mut body = json!({"metadata": {
             "uid": read.node.uid.to_string(),
@@ -134,7 +134,7 @@ impl Api {
         let body = json!({
             "metadata": {"uid": read.node.uid.to_string(), "resourceVersion": read.version},
             "status": {"conditions": [{
-                "type": Upkeep::SCHEDULED_CONDITION,
+                "type": NodeDrainFacts::SCHEDULED_CONDITION,
                 "status": if scheduled { "True" } else { "False" },
                 "reason": "Draino",
                 "message": message,
@@ -153,7 +153,7 @@ impl Api {
 
 fn stored(body: &bytes::Bytes, watched: &Watched) -> Result<StoredNode, RequestError> {
     let object = wire::open(body, "Node").map_err(unreadable)?;
-    let node = decode_node_upkeep(&object, watched).map_err(unreadable)?;
+    let node = decode_node_drain_facts(&object, watched).map_err(unreadable)?;
     let version = wire::version(&object).unwrap_or_default().to_owned();
     // The rest of the object, of which its kubelet writes most, is not taken apart.
     let messages = all(&object, 2).flat_map(|spec| all(spec, 5));

@@ -108,7 +108,7 @@ impl Autoscaler {
 
 /// What cordon and drain depend on, beside the node's name, identity and Ready condition.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Upkeep {
+pub struct NodeDrainFacts {
     /// Its labels.
     pub labels: Labels,
     /// Those of its conditions that some policy watches or that it was cordoned for, in the order in
@@ -128,7 +128,7 @@ pub struct Upkeep {
     pub retry_asked: bool,
 }
 
-impl Upkeep {
+impl NodeDrainFacts {
     /// Name of the annotation that keeps where the drain stands.
     pub const RECORD_ANNOTATION: &str = "ostrakon.dev/drain";
     /// Name of the annotation that says for which conditions the node was cordoned.
