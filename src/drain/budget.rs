@@ -7,7 +7,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::model::{Amount, Budget, Demand, Phase, Resident};
+use crate::model::{Amount, Budget, Demand, DrainPod, Phase};
 
 /// Why a pod could not be evicted now.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,7 +65,7 @@ impl fmt::Display for Obstacle {
 }
 
 /// What would keep the API server from evicting the pod now; `None` if nothing would.
-pub fn obstacle(pod: &Resident, budgets: &[Budget]) -> Option<Obstacle> {
+pub fn obstacle(pod: &DrainPod, budgets: &[Budget]) -> Option<Obstacle> {
     if pod.phase != Phase::Running || pod.terminating.is_some() {
         return None;
     }
@@ -113,7 +113,7 @@ fn hopeless(budget: &Budget) -> Option<String> {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::model::build::resident;
+    use crate::model::build::drain_pod;
     use crate::model::{Labels, Requirement, Selector, Test};
 
     /// A budget over all pods of the namespace `default`, with this status.
@@ -132,12 +132,12 @@ pub(crate) mod tests {
         }
     }
 
-    fn web(name: &str) -> Resident {
-        resident(name).labelled([("app", "web")])
+    fn web(name: &str) -> DrainPod {
+        drain_pod(name).labelled([("app", "web")])
     }
 
     /// Fails unless this budget holds the pod for now, by its own numbers.
-    fn assert_blocked(pod: &Resident, budget: &Budget) {
+    fn assert_blocked(pod: &DrainPod, budget: &Budget) {
         let found = obstacle(pod, std::slice::from_ref(budget));
         let (needs, has) = (budget.desired, budget.healthy);
         assert_eq!(
@@ -182,7 +182,7 @@ pub(crate) mod tests {
         let budget = budget("web", 1, 1);
         assert!(budget.guards(&web("a")));
         assert!(!budget.guards(&web("a").in_namespace("shop")));
-        assert!(!budget.guards(&resident("a")), "a pod without labels has no budget");
+        assert!(!budget.guards(&drain_pod("a")), "a pod without labels has no budget");
     }
 
     #[test]
@@ -221,7 +221,7 @@ pub(crate) mod tests {
     #[test]
     fn what_does_no_work_is_not_held() {
         let budgets = [budget("web", 2, 1), budget("more", 2, 1)];
-        let pending = Resident { phase: Phase::Pending, ..web("a").unready() };
+        let pending = DrainPod { phase: Phase::Pending, ..web("a").unready() };
         assert_eq!(obstacle(&pending, &budgets), None);
         assert_eq!(obstacle(&web("a").finished(), &budgets), None);
         assert_eq!(obstacle(&web("a").going_until(30), &budgets), None);

@@ -12,7 +12,7 @@ use ahash::AHashSet;
 
 use super::{GroupKind, PodRules, Protection};
 use crate::model::{
-    Existence, LocalVolume, LocalVolumeKind, Owner, Owners, Phase, PodRef, Resident,
+    DrainPod, Existence, LocalVolume, LocalVolumeKind, Owner, Owners, Phase, PodRef,
 };
 
 /// cluster-autoscaler's annotation that says whether a pod may be evicted.
@@ -85,7 +85,7 @@ pub struct OwnerUnknown {
 /// Which owners must be looked up before [`fate`] can tell about these pods: each once, with its
 /// namespace.
 pub fn owners_needed<'a>(
-    pods: impl IntoIterator<Item = &'a Resident>,
+    pods: impl IntoIterator<Item = &'a DrainPod>,
     rules: &PodRules,
 ) -> Vec<(Arc<str>, Owner)> {
     let mut seen = AHashSet::new();
@@ -110,7 +110,7 @@ pub fn owners_needed<'a>(
 ///
 /// # Errors
 /// Nothing is known of the pod's owner, and it depends on it.
-pub fn fate(pod: &Resident, rules: &PodRules, owners: &Owners) -> Result<Fate, Box<OwnerUnknown>> {
+pub fn fate(pod: &DrainPod, rules: &PodRules, owners: &Owners) -> Result<Fate, Box<OwnerUnknown>> {
     if pod.mirror {
         return Ok(Fate::Leave(Why::Mirror, Stay::Expected));
     }
@@ -143,7 +143,7 @@ pub fn fate(pod: &Resident, rules: &PodRules, owners: &Owners) -> Result<Fate, B
 }
 
 /// Why a pod is left because of what it is itself.
-fn own_reason(pod: &Resident, rules: &PodRules) -> Option<Why> {
+fn own_reason(pod: &DrainPod, rules: &PodRules) -> Option<Why> {
     let finished = pod.phase == Phase::Finished;
     let safe = rules.honour_safe_to_evict.then(|| pod.annotations.get(SAFE_TO_EVICT)).flatten();
     let is_safe = safe == Some("true");
@@ -167,7 +167,7 @@ fn own_reason(pod: &Resident, rules: &PodRules) -> Option<Why> {
 }
 
 /// The first `emptyDir` whose content must not be lost.
-fn local_storage(pod: &Resident, rules: &PodRules) -> Option<Arc<str>> {
+fn local_storage(pod: &DrainPod, rules: &PodRules) -> Option<Arc<str>> {
     let safe = rules.honour_safe_to_evict.then(|| pod.annotations.get(SAFE_VOLUMES)).flatten();
     let is_safe = |name: &str| safe.is_some_and(|safe| safe.split(',').any(|s| s.trim() == name));
     let kept =
@@ -175,7 +175,7 @@ fn local_storage(pod: &Resident, rules: &PodRules) -> Option<Arc<str>> {
     pod.volumes.iter().find(kept).map(|volume| Arc::clone(&volume.name))
 }
 
-fn protects(protection: &Protection, pod: &Resident) -> bool {
+fn protects(protection: &Protection, pod: &DrainPod) -> bool {
     match (pod.annotations.get(&protection.key), &protection.value) {
         (None, _) => false,
         (Some(_), None) => true,
@@ -184,7 +184,7 @@ fn protects(protection: &Protection, pod: &Resident) -> bool {
 }
 
 /// The pod's controller, if it is of a kind whose pods are left.
-fn left_controller<'a>(pod: &'a Resident, rules: &PodRules) -> Option<&'a Owner> {
+fn left_controller<'a>(pod: &'a DrainPod, rules: &PodRules) -> Option<&'a Owner> {
     let owner = pod.controller.as_ref()?;
     let left = !rules.evict_daemonset && is_daemon_set(owner)
         || !rules.evict_statefulset && is_own(owner, "StatefulSet")
@@ -204,7 +204,7 @@ fn is_of(owner: &Owner, kind: &GroupKind) -> bool {
     owner.kind == kind.kind && kind.group.as_deref().is_none_or(|group| group == owner.group())
 }
 
-fn unknown(pod: &Resident, owner: &Owner, error: Arc<str>) -> Box<OwnerUnknown> {
+fn unknown(pod: &DrainPod, owner: &Owner, error: Arc<str>) -> Box<OwnerUnknown> {
     Box::new(OwnerUnknown { pod: pod.reference.clone(), owner: owner.clone(), error })
 }
 

@@ -90,19 +90,19 @@ mod tests {
     use super::*;
     use crate::drain::budget::tests::budget;
     use crate::drain::{PodRules, survey};
-    use crate::model::build::resident;
-    use crate::model::{Owners, Resident};
+    use crate::model::build::drain_pod;
+    use crate::model::{DrainPod, Owners};
 
-    fn web(name: &str) -> Resident {
-        resident(name).labelled([("app", "web")])
+    fn web(name: &str) -> DrainPod {
+        drain_pod(name).labelled([("app", "web")])
     }
 
-    fn refused(pods: &[&Resident], words: &str) -> AHashMap<Uid, String> {
+    fn refused(pods: &[&DrainPod], words: &str) -> AHashMap<Uid, String> {
         pods.iter().map(|pod| (pod.reference.uid, words.to_owned())).collect()
     }
 
     fn of(
-        pods: impl IntoIterator<Item = Resident>,
+        pods: impl IntoIterator<Item = DrainPod>,
         refusals: &AHashMap<Uid, String>,
         budgets: &[Budget],
     ) -> Remaining {
@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn a_held_pod_is_named_with_the_numbers_of_its_budget() {
-        let pods = [web("a"), resident("free")];
+        let pods = [web("a"), drain_pod("free")];
         let refusals = refused(&[&pods[0]], "429: no");
         let remaining = of(pods, &refusals, &[budget("web", 2, 2)]);
         assert_eq!(
@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn what_was_not_refused_is_not_held_and_what_is_protected_is_left() {
-        let lone = Resident { controller: None, ..web("lone") };
+        let lone = DrainPod { controller: None, ..web("lone") };
         let remaining = of([web("a"), lone], &AHashMap::new(), &[budget("web", 2, 2)]);
         assert!(remaining.held.is_empty(), "nobody asked yet: {remaining:?}");
         assert_eq!(

@@ -8,7 +8,7 @@
 use jiff::{SignedDuration, Timestamp};
 
 use super::PriorityGroup;
-use crate::model::{PodRef, Resident};
+use crate::model::{DrainPod, PodRef};
 
 /// Which pods may be evicted now.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,14 +30,14 @@ pub struct Sequence {
 /// `started` and `deadline`, counted from the beginning; what they leave is the last group's, and
 /// what they have too much is not there. Without groups all pods are one.
 pub fn sequence(
-    going: &[&Resident],
+    going: &[&DrainPod],
     groups: &[PriorityGroup],
     started: Timestamp,
     deadline: Timestamp,
     now: Timestamp,
 ) -> Sequence {
     let last = groups.len().saturating_sub(1);
-    let group_of = |pod: &Resident| {
+    let group_of = |pod: &DrainPod| {
         let is_in = |group: &PriorityGroup| group.below.is_none_or(|below| pod.priority < below);
         groups.iter().position(is_in).unwrap_or(last)
     };
@@ -77,7 +77,7 @@ fn ends(groups: &[PriorityGroup], started: Timestamp, deadline: Timestamp) -> Ve
 mod tests {
     use super::*;
     use crate::model::build::at;
-    use crate::model::build::resident;
+    use crate::model::build::drain_pod;
 
     const CRITICAL: i32 = 2_000_000_000;
 
@@ -87,7 +87,7 @@ mod tests {
         PriorityGroup { below: None, share: 25 },
     ];
 
-    fn sequence_of(pods: &[Resident], groups: &[PriorityGroup], now: i64) -> Sequence {
+    fn sequence_of(pods: &[DrainPod], groups: &[PriorityGroup], now: i64) -> Sequence {
         let pods: Vec<_> = pods.iter().collect();
         sequence(&pods, groups, at(0), at(100), at(now))
     }
@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn critical_pods_wait_until_the_ordinary_ones_are_gone() {
-        let pods = [resident("dns").of_priority(CRITICAL), resident("web")];
+        let pods = [drain_pod("dns").of_priority(CRITICAL), drain_pod("web")];
         let sequence = sequence_of(&pods, &TWO, 0);
         assert_eq!((sequence.group, names(&sequence)), (0, vec!["web"]));
         assert_eq!(sequence.next, Some(at(75)));
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn a_pod_that_is_being_deleted_holds_its_group_and_is_not_evicted_again() {
-        let pods = [resident("dns").of_priority(CRITICAL), resident("web").going_until(30)];
+        let pods = [drain_pod("dns").of_priority(CRITICAL), drain_pod("web").going_until(30)];
         let sequence = sequence_of(&pods, &TWO, 20);
         assert_eq!((sequence.group, names(&sequence)), (0, vec![]));
         assert_eq!(sequence.next, Some(at(75)));
@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn a_group_whose_share_is_over_lets_the_next_begin_and_goes_on_itself() {
-        let pods = [resident("dns").of_priority(CRITICAL), resident("web")];
+        let pods = [drain_pod("dns").of_priority(CRITICAL), drain_pod("web")];
         assert_eq!(sequence_of(&pods, &TWO, 74).group, 0);
         let sequence = sequence_of(&pods, &TWO, 75);
         assert_eq!(
@@ -133,7 +133,7 @@ mod tests {
             PriorityGroup { below: Some(1000), share: 40 },
             PriorityGroup { below: None, share: 20 },
         ];
-        let pods = [resident("low").of_priority(-1), resident("high").of_priority(1000)];
+        let pods = [drain_pod("low").of_priority(-1), drain_pod("high").of_priority(1000)];
         let sequence = sequence_of(&pods, &three, 0);
         assert_eq!((names(&sequence), sequence.next), (vec!["low"], Some(at(40))));
         let sequence = sequence_of(&pods, &three, 40);
@@ -142,13 +142,13 @@ mod tests {
 
     #[test]
     fn within_a_group_unready_pods_go_first_then_by_priority_grace_and_name() {
-        let slow = Resident { grace: std::time::Duration::from_secs(60), ..resident("a-slow") };
+        let slow = DrainPod { grace: std::time::Duration::from_secs(60), ..drain_pod("a-slow") };
         let pods = [
             slow,
-            resident("c"),
-            resident("b"),
-            resident("important").of_priority(5),
-            resident("unready").of_priority(9).unready(),
+            drain_pod("c"),
+            drain_pod("b"),
+            drain_pod("important").of_priority(5),
+            drain_pod("unready").of_priority(9).unready(),
         ];
         let expected = ["unready", "b", "c", "a-slow", "important"];
         assert_eq!(names(&sequence_of(&pods, &TWO, 0)), expected);
@@ -164,7 +164,7 @@ mod tests {
             PriorityGroup { below: Some(10), share: 90 },
             PriorityGroup { below: Some(20), share: 90 },
         ];
-        let pods = [resident("a").of_priority(5), resident("b").of_priority(99)];
+        let pods = [drain_pod("a").of_priority(5), drain_pod("b").of_priority(99)];
         let sequence = sequence_of(&pods, &greedy, 0);
         assert_eq!((names(&sequence), sequence.next), (vec!["a"], Some(at(100))));
         assert_eq!(

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use super::budget::{self, Obstacle};
 use super::filter::{self, Fate, OwnerUnknown, Stay, Why};
 use super::{AtDeadline, PodRules, Policy, Undrainable};
-use crate::model::{Budget, Owners, Phase, PodRef, Resident, later};
+use crate::model::{Budget, DrainPod, Owners, Phase, PodRef, later};
 
 /// A scheduler that has not seen the cordon may still bind pods for so long.
 const SETTLES: Duration = Duration::from_secs(10);
@@ -17,9 +17,9 @@ const SETTLES: Duration = Duration::from_secs(10);
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Survey {
     /// They are to be evicted.
-    pub go: Vec<Resident>,
+    pub go: Vec<DrainPod>,
     /// They are being deleted already.
-    pub going: Vec<Resident>,
+    pub going: Vec<DrainPod>,
     /// They are left, and why.
     pub left: Vec<Left>,
     /// What would keep some of those in `go` from being evicted now.
@@ -62,7 +62,7 @@ impl fmt::Display for Hindrance {
 
 /// Sorts the pods of a node by what a drain does with them.
 pub fn survey(
-    pods: impl IntoIterator<Item = Resident>,
+    pods: impl IntoIterator<Item = DrainPod>,
     rules: &PodRules,
     owners: &Owners,
     budgets: &[Budget],
@@ -117,7 +117,7 @@ impl Survey {
     /// Leaves the pods that came to the node after its drain had begun: they bear the cordon, and so
     /// would those that their controllers create in their place, again and again.
     pub fn leave_later(&mut self, started: Timestamp) {
-        let came_later = |pod: &Resident| {
+        let came_later = |pod: &DrainPod| {
             let is_daemon = pod.controller.as_ref().is_some_and(filter::is_daemon_set);
             let settled = if is_daemon { started } else { later(started, SETTLES) };
             pod.created.is_some_and(|created| created > settled)
@@ -125,7 +125,7 @@ impl Survey {
         let (later, go): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.go).into_iter().partition(came_later);
         self.go = go;
-        for Resident { reference: pod, .. } in later {
+        for DrainPod { reference: pod, .. } in later {
             self.obstacles.retain(|(other, _)| other.uid != pod.uid);
             self.left.push(Left { pod, why: Why::CameLater, stay: Stay::Expected });
         }
@@ -148,7 +148,7 @@ impl Survey {
     /// Whether all that is left are pods that are being deleted, and take longer than their grace, or
     /// have a longer one than a drain `counts`. More time would not end it.
     pub fn has_overrun(&self, counts: Duration, now: Timestamp) -> bool {
-        let takes_long = |pod: &Resident| {
+        let takes_long = |pod: &DrainPod| {
             pod.grace > counts || pod.terminating.is_some_and(|until| until <= now)
         };
         let waits = self.left.iter().any(|left| left.stay == Stay::UntilFinished);
@@ -157,7 +157,7 @@ impl Survey {
     }
 
     /// All pods that are still to go, those that are going already among them.
-    pub fn still_to_go(&self) -> Vec<&Resident> {
+    pub fn still_to_go(&self) -> Vec<&DrainPod> {
         self.go.iter().chain(&self.going).collect()
     }
 
@@ -172,7 +172,7 @@ impl Survey {
 mod tests {
     use super::*;
     use crate::drain::budget::tests::budget;
-    use crate::model::build::{at, owner, resident};
+    use crate::model::build::{at, drain_pod, owner};
     use crate::model::{Amount, Demand, Existence, LocalVolumeKind};
 
     fn rules() -> PodRules {
@@ -182,26 +182,26 @@ mod tests {
     #[test]
     fn only_pods_that_are_going_and_take_longer_than_they_should_have_overrun() {
         let hours = |count: u64| Duration::from_secs(count * 3600);
-        let going = |until: i64, grace: Duration| Resident {
+        let going = |until: i64, grace: Duration| DrainPod {
             terminating: Some(at(until)),
             grace,
-            ..resident("a")
+            ..drain_pod("a")
         };
-        let overran = |pods: Vec<Resident>| of(pods, &[]).has_overrun(hours(4), at(0));
+        let overran = |pods: Vec<DrainPod>| of(pods, &[]).has_overrun(hours(4), at(0));
         assert!(overran(vec![going(-60, hours(0))]), "a finalizer holds it");
         assert!(overran(vec![going(9000, hours(5))]), "it asks for more than a drain counts");
         assert!(!overran(vec![going(60, hours(1))]), "it still has its time");
         assert!(!overran(vec![going(-60, hours(0)), going(60, hours(1))]));
-        assert!(!overran(vec![going(-60, hours(0)), resident("b")]), "a budget may hold that one");
+        assert!(!overran(vec![going(-60, hours(0)), drain_pod("b")]), "a budget may hold that one");
         assert!(!overran(Vec::new()));
     }
 
-    fn of(pods: impl IntoIterator<Item = Resident>, budgets: &[Budget]) -> Survey {
+    fn of(pods: impl IntoIterator<Item = DrainPod>, budgets: &[Budget]) -> Survey {
         survey(pods, &rules(), &Owners::new(), budgets)
     }
 
-    fn web(name: &str) -> Resident {
-        resident(name).labelled([("app", "web")])
+    fn web(name: &str) -> DrainPod {
+        drain_pod(name).labelled([("app", "web")])
     }
 
     fn texts(survey: &Survey) -> Vec<String> {
@@ -217,7 +217,7 @@ mod tests {
 
     #[test]
     fn a_used_up_budget_is_an_obstacle_and_no_hindrance() {
-        let survey = of([web("a"), web("b"), resident("c")], &[budget("web", 2, 1)]);
+        let survey = of([web("a"), web("b"), drain_pod("c")], &[budget("web", 2, 1)]);
         assert_eq!(survey.go.len(), 3);
         let held: Vec<_> = survey.obstacles.iter().map(|(pod, _)| &*pod.name).collect();
         assert_eq!(held, ["a", "b"], "one for each pod, and none for the pod without a budget");
@@ -257,7 +257,7 @@ mod tests {
         let agent = owner("apps/v1", "DaemonSet", "agent");
         let of = ("default".into(), agent.clone());
         let owners = [(of, Existence::Exists)].into_iter().collect();
-        let pods = [resident("a").owned_by(agent), Resident { mirror: true, ..resident("b") }];
+        let pods = [drain_pod("a").owned_by(agent), DrainPod { mirror: true, ..drain_pod("b") }];
         let survey = survey(pods, &rules(), &owners, &[]);
         assert_eq!(survey.left.len(), 2);
         assert!(survey.is_drained() && survey.hindrances().is_empty());
@@ -266,7 +266,7 @@ mod tests {
     #[test]
     fn a_pod_that_is_going_or_has_to_finish_delays_but_does_not_hinder() {
         let to_the_end = ("cluster-autoscaler.kubernetes.io/safe-to-evict", "on-completion");
-        for pod in [resident("a").going_until(30), resident("a").annotated_with([to_the_end])] {
+        for pod in [drain_pod("a").going_until(30), drain_pod("a").annotated_with([to_the_end])] {
             let survey = of([pod], &[]);
             assert!(!survey.is_drained() && survey.hindrances().is_empty());
         }
@@ -277,7 +277,7 @@ mod tests {
         let agent = owner("apps/v1", "DaemonSet", "agent");
         let of = ("default".into(), agent.clone());
         let owners = [(of, Existence::Unknown("kaboom".into()))];
-        let pods = [resident("a").owned_by(agent), resident("b")];
+        let pods = [drain_pod("a").owned_by(agent), drain_pod("b")];
         let survey = survey(pods, &rules(), &owners.into_iter().collect(), &[]);
         assert_eq!(survey.go.len(), 1);
         assert!(!survey.is_drained());
@@ -286,9 +286,9 @@ mod tests {
 
     #[test]
     fn the_longest_grace_is_that_of_what_runs_and_goes() {
-        let with = |name: &str, seconds| Resident {
+        let with = |name: &str, seconds| DrainPod {
             grace: Duration::from_secs(seconds),
-            ..resident(name)
+            ..drain_pod(name)
         };
         let pods = [with("a", 20), with("b", 90).going_until(5), with("c", 999).finished()];
         assert_eq!(of(pods, &[]).longest_grace(), Duration::from_secs(90));
@@ -297,10 +297,10 @@ mod tests {
     #[test]
     fn pods_that_came_after_the_drain_had_begun_are_left() {
         let begun = at(100);
-        let created = |name: &str, seconds| Resident { created: Some(at(seconds)), ..web(name) };
+        let created = |name: &str, seconds| DrainPod { created: Some(at(seconds)), ..web(name) };
         let daemon = |name: &str, seconds| {
             let owner = owner("apps/v1", "DaemonSet", "agent");
-            Resident { created: Some(at(seconds)), ..web(name).owned_by(owner) }
+            DrainPod { created: Some(at(seconds)), ..web(name).owned_by(owner) }
         };
         let rules = PodRules { evict_daemonset: true, ..rules() };
         let pods = [

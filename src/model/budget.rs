@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Labels, Resident};
+use super::{DrainPod, Labels};
 
 /// A `PodDisruptionBudget`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -101,7 +101,7 @@ impl Selector {
 
 impl Budget {
     /// Whether it guards this pod. A pod without labels has no budget, whatever the selector.
-    pub fn guards(&self, pod: &Resident) -> bool {
+    pub fn guards(&self, pod: &DrainPod) -> bool {
         self.namespace == pod.reference.namespace
             && pod.labels.iter().next().is_some()
             && self.selector.matches(&pod.labels)

@@ -4,7 +4,7 @@
 //! Times are seconds from [`noon`]; a pod is bound long before, so that its binding plays no part
 //! unless the test says so.
 
-mod resident;
+mod drain_pod;
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use super::{
     Stamp, Taint, Toleration, Uid,
 };
 
-pub(crate) use resident::{owner, resident};
+pub(crate) use drain_pod::{drain_pod, owner};
 
 /// The time at which tests begin.
 pub(crate) fn noon() -> Timestamp {

@@ -22,8 +22,8 @@ use super::{
 use bounded::{Few, First, Pick, Texts, cut};
 
 use crate::model::{
-    Amount, Budget, Demand, LocalVolume, LocalVolumeKind, NodeName, Owner, Phase, PodRef,
-    Requirement, Resident, Selector, Test,
+    Amount, Budget, Demand, DrainPod, LocalVolume, LocalVolumeKind, NodeName, Owner, Phase, PodRef,
+    Requirement, Selector, Test,
 };
 
 mod bounded;
@@ -84,7 +84,7 @@ impl Api {
     /// # Errors
     /// See [`RequestError`]. One pod that cannot be read fails them all: nobody may take a node for
     /// drained because a pod was left out.
-    pub async fn list_pods_on(&self, node: &NodeName) -> Result<Vec<Resident>, RequestError> {
+    pub async fn list_pods_on(&self, node: &NodeName) -> Result<Vec<DrainPod>, RequestError> {
         let path = format!("/api/v1/pods?fieldSelector=spec.nodeName%3D{node}");
         let label = Label { verb: "list", resource: "pods" };
         self.list(label, &path, "PodList", |pod: PodObject| pod.facts(node)).await
@@ -420,14 +420,14 @@ impl Pick for IsReady {
 }
 
 impl PodObject {
-    fn facts(self, node: &NodeName) -> Result<Resident, RequestError> {
+    fn facts(self, node: &NodeName) -> Result<DrainPod, RequestError> {
         let Self { metadata: meta, spec, status } = self;
         let uid = meta.uid.parse().map_err(|error| {
             unreadable(format!("pod {}/{}: metadata.uid: {error}", meta.namespace, meta.name))
         })?;
         let annotations: crate::model::Labels = meta.annotations.0.into_iter().collect();
         let grace = spec.termination_grace_period_seconds;
-        Ok(Resident {
+        Ok(DrainPod {
             phase: Phase::parse(&status.phase),
             mirror: annotations.get(MIRROR_ANNOTATION).is_some(),
             terminating: meta.deletion_timestamp,

@@ -1,5 +1,5 @@
 use super::*;
-use crate::model::build::{owner, resident};
+use crate::model::build::{drain_pod, owner};
 
 fn rules() -> PodRules {
     PodRules::default()
@@ -13,7 +13,7 @@ fn protected_by(protections: &[&str]) -> PodRules {
     PodRules { protections: protections.iter().map(parse).collect(), ..rules() }
 }
 
-fn of(pod: &Resident) -> Fate {
+fn of(pod: &DrainPod) -> Fate {
     fate(pod, &rules(), &Owners::new()).unwrap()
 }
 
@@ -35,16 +35,17 @@ fn knowing(owner: &Owner, existence: Existence) -> Owners {
 
 #[test]
 fn mirror_pods_are_left_whatever_else_they_are() {
-    for pod in [resident("a"), resident("a").unowned().finished(), resident("a").going_until(9)] {
-        let pod = Resident { mirror: true, ..pod };
+    for pod in [drain_pod("a"), drain_pod("a").unowned().finished(), drain_pod("a").going_until(9)]
+    {
+        let pod = DrainPod { mirror: true, ..pod };
         assert_eq!(of(&pod), Fate::Leave(Why::Mirror, Stay::Expected));
     }
-    assert_eq!(of(&resident("a")), Fate::Evict);
+    assert_eq!(of(&drain_pod("a")), Fate::Evict);
 }
 
 #[test]
 fn an_empty_dir_holds_a_pod_and_a_host_path_does_not() {
-    let host = resident("a").with_volume("logs", LocalVolumeKind::HostPath);
+    let host = drain_pod("a").with_volume("logs", LocalVolumeKind::HostPath);
     assert_eq!(of(&host), Fate::Evict);
     let both = host.with_volume("scratch", LocalVolumeKind::EmptyDir);
     assert_eq!(of(&both), left(Why::LocalStorage("scratch".into())));
@@ -54,17 +55,17 @@ fn an_empty_dir_holds_a_pod_and_a_host_path_does_not() {
 
 #[test]
 fn only_a_pod_without_a_controller_is_unreplicated_and_only_while_it_runs() {
-    assert_eq!(of(&resident("a").unowned()), left(Why::Unreplicated));
-    assert_eq!(of(&resident("a").owned_by(owner("apps/v1", "Deployment", "d"))), Fate::Evict);
-    assert_eq!(of(&resident("a").unowned().finished()), Fate::Evict);
+    assert_eq!(of(&drain_pod("a").unowned()), left(Why::Unreplicated));
+    assert_eq!(of(&drain_pod("a").owned_by(owner("apps/v1", "Deployment", "d"))), Fate::Evict);
+    assert_eq!(of(&drain_pod("a").unowned().finished()), Fate::Evict);
     let evicting = PodRules { evict_unreplicated: true, ..rules() };
-    assert_eq!(fate(&resident("a").unowned(), &evicting, &Owners::new()), Ok(Fate::Evict));
+    assert_eq!(fate(&drain_pod("a").unowned(), &evicting, &Owners::new()), Ok(Fate::Evict));
 }
 
 #[test]
 fn pods_of_a_daemon_set_or_stateful_set_are_left_while_it_exists() {
     for owner in [agent(), database()] {
-        let pod = resident("a").owned_by(owner.clone());
+        let pod = drain_pod("a").owned_by(owner.clone());
         let needed = owners_needed([&pod], &rules());
         assert_eq!(needed, [("default".into(), owner.clone())]);
 
@@ -86,11 +87,11 @@ fn pods_of_a_daemon_set_or_stateful_set_are_left_while_it_exists() {
 
 #[test]
 fn what_a_pod_says_of_an_owner_decides_about_no_pod_of_another() {
-    let victim = resident("agent-1").in_namespace("kube-system").owned_by(agent());
+    let victim = drain_pod("agent-1").in_namespace("kube-system").owned_by(agent());
     // It names the UID of somebody else's owner, which is not checked.
     let liar = |named: Owner| {
         let owner = Owner { uid: Arc::clone(&agent().uid), ..named };
-        resident("liar").in_namespace("a-tenant").owned_by(owner)
+        drain_pod("liar").in_namespace("a-tenant").owned_by(owner)
     };
     for liar in [
         liar(owner("apps/v1", "DaemonSet", "no-such")),
@@ -112,15 +113,15 @@ fn what_a_pod_says_of_an_owner_decides_about_no_pod_of_another() {
 
 #[test]
 fn other_owners_are_not_looked_up() {
-    let deployed = resident("a").owned_by(owner("apps/v1", "Deployment", "d"));
+    let deployed = drain_pod("a").owned_by(owner("apps/v1", "Deployment", "d"));
     assert!(owners_needed([&deployed], &rules()).is_empty());
     assert_eq!(of(&deployed), Fate::Evict);
-    let foreign = resident("a").owned_by(owner("apps.kruise.io/v1alpha1", "DaemonSet", "agent"));
+    let foreign = drain_pod("a").owned_by(owner("apps.kruise.io/v1alpha1", "DaemonSet", "agent"));
     assert!(owners_needed([&foreign], &rules()).is_empty(), "only the kind's name is the same");
     assert_eq!(of(&foreign), Fate::Evict);
     let evicting = PodRules { evict_daemonset: true, evict_statefulset: true, ..rules() };
     for owner in [agent(), database()] {
-        let pod = resident("a").owned_by(owner);
+        let pod = drain_pod("a").owned_by(owner);
         assert!(owners_needed([&pod], &evicting).is_empty());
         assert_eq!(fate(&pod, &evicting, &Owners::new()), Ok(Fate::Evict));
     }
@@ -129,10 +130,10 @@ fn other_owners_are_not_looked_up() {
 #[test]
 fn each_owner_is_needed_once_and_none_for_mirror_pods() {
     let pods = [
-        resident("a").owned_by(agent()),
-        resident("b").owned_by(agent()),
-        resident("c").owned_by(database()).in_namespace("shop"),
-        Resident { mirror: true, ..resident("d").owned_by(owner("apps/v1", "DaemonSet", "x")) },
+        drain_pod("a").owned_by(agent()),
+        drain_pod("b").owned_by(agent()),
+        drain_pod("c").owned_by(database()).in_namespace("shop"),
+        DrainPod { mirror: true, ..drain_pod("d").owned_by(owner("apps/v1", "DaemonSet", "x")) },
     ];
     let needed = owners_needed(&pods, &rules());
     assert_eq!(needed, [("default".into(), agent()), ("shop".into(), database())]);
@@ -141,7 +142,7 @@ fn each_owner_is_needed_once_and_none_for_mirror_pods() {
 #[test]
 fn any_kind_can_be_left_by_group_and_kind() {
     let game = owner("apps.kruise.io/v1alpha1", "CloneSet", "game");
-    let pod = resident("a").owned_by(game.clone());
+    let pod = drain_pod("a").owned_by(game.clone());
     let kind =
         |group: Option<&str>| GroupKind { group: group.map(Arc::from), kind: "CloneSet".into() };
     for (group, is_left) in [(None, true), (Some("apps.kruise.io"), true), (Some("apps"), false)] {
@@ -174,7 +175,7 @@ fn annotations_protect_by_key_or_by_key_and_value() {
         (&["ProtectOne", "ProtectTwo=true"], &[("ProtectOne", "true")], true),
     ];
     for (protections, annotations, is_left) in cases {
-        let pod = Resident { annotations: annotations.iter().copied().collect(), ..resident("a") };
+        let pod = DrainPod { annotations: annotations.iter().copied().collect(), ..drain_pod("a") };
         let fate = fate(&pod, &protected_by(protections), &Owners::new()).unwrap();
         let held = matches!(fate, Fate::Leave(Why::Protected(_), Stay::ForEver));
         assert_eq!(held, is_left, "{protections:?} {annotations:?}: {fate:?}");
@@ -185,14 +186,14 @@ fn annotations_protect_by_key_or_by_key_and_value() {
 #[test]
 fn an_empty_value_protects_by_the_empty_value_only() {
     let rules = protected_by(&["Protect="]);
-    let with = |value: &str| resident("a").annotated_with([("Protect", value)]);
+    let with = |value: &str| drain_pod("a").annotated_with([("Protect", value)]);
     assert!(matches!(fate(&with(""), &rules, &Owners::new()), Ok(Fate::Leave(..))));
     assert_eq!(fate(&with("x"), &rules, &Owners::new()), Ok(Fate::Evict));
 }
 
 #[test]
 fn the_first_refusal_ends_it_and_an_error_is_kept() {
-    let pod = resident("a").owned_by(agent()).annotated_with([("Protect", "")]);
+    let pod = drain_pod("a").owned_by(agent()).annotated_with([("Protect", "")]);
     let found = knowing(&agent(), Existence::Exists);
     let left = fate(&pod, &protected_by(&["Protect"]), &found);
     assert_eq!(left, Ok(Fate::Leave(Why::Controller(agent()), Stay::Expected)));
@@ -204,21 +205,21 @@ fn the_first_refusal_ends_it_and_an_error_is_kept() {
 
 #[test]
 fn a_daemon_sets_scratch_space_does_not_make_its_node_undrainable() {
-    let pod = resident("a").owned_by(agent()).with_volume("tmp", LocalVolumeKind::EmptyDir);
+    let pod = drain_pod("a").owned_by(agent()).with_volume("tmp", LocalVolumeKind::EmptyDir);
     let fate = fate(&pod, &rules(), &knowing(&agent(), Existence::Exists));
     assert_eq!(fate, Ok(Fate::Leave(Why::Controller(agent()), Stay::Expected)));
 }
 
 #[test]
 fn the_autoscalers_annotation_leaves_waits_or_lets_go() {
-    let saying = |value: &str| resident("a").annotated_with([(SAFE_TO_EVICT, value)]);
+    let saying = |value: &str| drain_pod("a").annotated_with([(SAFE_TO_EVICT, value)]);
     assert_eq!(of(&saying("false")), left(Why::NotSafeToEvict));
     let until_finished = Fate::Leave(Why::RunsToCompletion, Stay::UntilFinished);
     assert_eq!(of(&saying("on-completion")), until_finished);
     assert_eq!(of(&saying("on-completion").finished()), Fate::Evict);
     assert_eq!(of(&saying("true")), Fate::Evict);
     assert_eq!(of(&saying("perhaps")), Fate::Evict);
-    let scratch = |pod: Resident| pod.with_volume("tmp", LocalVolumeKind::EmptyDir);
+    let scratch = |pod: DrainPod| pod.with_volume("tmp", LocalVolumeKind::EmptyDir);
     assert_eq!(of(&scratch(saying("true")).unowned()), Fate::Evict);
     let deaf = PodRules { honour_safe_to_evict: false, ..rules() };
     assert_eq!(fate(&saying("false"), &deaf, &Owners::new()), Ok(Fate::Evict));
@@ -228,17 +229,17 @@ fn the_autoscalers_annotation_leaves_waits_or_lets_go() {
 
 #[test]
 fn the_policys_own_protection_holds_against_safe_to_evict() {
-    let pod = resident("a").annotated_with([(SAFE_TO_EVICT, "true"), ("Protect", "")]);
+    let pod = drain_pod("a").annotated_with([(SAFE_TO_EVICT, "true"), ("Protect", "")]);
     let fate = fate(&pod, &protected_by(&["Protect"]), &Owners::new());
     assert!(matches!(fate, Ok(Fate::Leave(Why::Protected(_), Stay::ForEver))));
 }
 
 #[test]
 fn volumes_named_as_safe_do_not_count() {
-    let pod = resident("a")
+    let pod = drain_pod("a")
         .with_volume("tmp", LocalVolumeKind::EmptyDir)
         .with_volume("cache", LocalVolumeKind::EmptyDir);
-    let naming = |names: &str| Resident {
+    let naming = |names: &str| DrainPod {
         annotations: [(SAFE_VOLUMES, names)].into_iter().collect(),
         ..pod.clone()
     };
@@ -251,7 +252,7 @@ fn volumes_named_as_safe_do_not_count() {
 
 #[test]
 fn a_pod_that_is_going_is_awaited_unless_a_daemon_set_puts_the_next_in_its_place() {
-    let going = resident("a").going_until(30);
+    let going = drain_pod("a").going_until(30);
     assert_eq!(of(&going), Fate::Await);
     assert_eq!(of(&going.clone().unowned()), Fate::Await);
     assert_eq!(of(&going.clone().owned_by(database())), Fate::Await, "and nobody is asked");
@@ -264,9 +265,9 @@ fn a_pod_that_is_going_is_awaited_unless_a_daemon_set_puts_the_next_in_its_place
 
 #[test]
 fn a_finished_pod_may_be_held_but_holds_up_nothing() {
-    let pod = resident("a").finished().with_volume("tmp", LocalVolumeKind::EmptyDir);
+    let pod = drain_pod("a").finished().with_volume("tmp", LocalVolumeKind::EmptyDir);
     assert_eq!(of(&pod), Fate::Leave(Why::LocalStorage("tmp".into()), Stay::Expected));
-    let pod = resident("a").finished().annotated_with([(SAFE_TO_EVICT, "false")]);
+    let pod = drain_pod("a").finished().annotated_with([(SAFE_TO_EVICT, "false")]);
     assert_eq!(of(&pod), Fate::Leave(Why::NotSafeToEvict, Stay::Expected));
 }
 

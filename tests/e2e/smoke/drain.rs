@@ -8,7 +8,7 @@ use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use ostrakon::cluster::{Answer, Api, BudgetRefusal, Metrics, RequestError};
 use ostrakon::drain::{Obstacle, obstacle};
-use ostrakon::model::{NodeName, Owner, Phase, PodRef, Resident, Uid};
+use ostrakon::model::{DrainPod, NodeName, Owner, Phase, PodRef, Uid};
 use prometheus::Registry;
 use serde_json::json;
 
@@ -29,7 +29,7 @@ fn api(ctx: &Ctx) -> Result<Api> {
     Ok(Api::new(ctx.bed().admin()?, Metrics::register(&Registry::new())?))
 }
 
-async fn residents(api: &Api, node: &str) -> Result<Vec<Resident>> {
+async fn drain_pods(api: &Api, node: &str) -> Result<Vec<DrainPod>> {
     let mut pods = api.list_pods_on(&NodeName::from(node)).await?;
     pods.sort_by(|a, b| a.reference.name.cmp(&b.reference.name));
     Ok(pods)
@@ -58,7 +58,7 @@ async fn a_drain_sees_the_pods_of_its_node_and_evicts_the_right_ones(ctx: &Ctx) 
     arena.create(pod("b").on(&node).mirror()).await?;
     arena.create(pod("c").on(&other)).await?;
     make_ready(&arena, "a").await?;
-    let pods = residents(&api, node.name()).await?;
+    let pods = drain_pods(&api, node.name()).await?;
     let [a, b] = pods.as_slice() else { bail!("{pods:?}") };
     ensure!(a.ready && a.phase == Phase::Running && !a.mirror && a.terminating.is_none(), "{a:?}");
     ensure!(a.grace == Duration::from_secs(40) && a.labels.get("app") == Some("web"), "{a:?}");
@@ -71,7 +71,7 @@ async fn a_drain_sees_the_pods_of_its_node_and_evicts_the_right_ones(ctx: &Ctx) 
     api.evict_pod(&a.reference, Some(7)).await?;
     let stored = arena.pods().get("a").await?;
     ensure!(stored.metadata.deletion_grace_period_seconds == Some(7), "{:?}", stored.metadata);
-    ensure!(residents(&api, node.name()).await?[0].terminating.is_some());
+    ensure!(drain_pods(&api, node.name()).await?[0].terminating.is_some());
     let absent = PodRef { name: "absent".into(), ..wrong };
     ensure!(refusal(api.evict_pod(&absent, None).await)?.is_not_found());
     Ok(())
@@ -97,7 +97,7 @@ async fn a_budget_and_two_budgets_refuse_as_foreseen(ctx: &Ctx) -> Result<()> {
         Ok(ours.filter(|budget| budget.observed && budget.healthy == 1))
     })
     .await?;
-    let a = residents(&api, node.name()).await?.pop().context("no pod")?;
+    let a = drain_pods(&api, node.name()).await?.pop().context("no pod")?;
     let foreseen = obstacle(&a, &[seen]);
     ensure!(matches!(&foreseen, Some(Obstacle::Hopeless { .. })), "{foreseen:?}");
     let answer = refusal(api.evict_pod(&a.reference, None).await)?;

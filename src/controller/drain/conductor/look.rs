@@ -12,7 +12,7 @@ use crate::drain::{
     Change, Cordon, DrainPhase, Hindrance, News, Policy, Record, Survey, Undrainable, brief,
     given_back, listed, owners_needed, survey,
 };
-use crate::model::{Budget, Node, NodeName, Resident, second_from};
+use crate::model::{Budget, DrainPod, Node, NodeName, second_from};
 
 /// Pause before it is looked again at a node that cannot be drained.
 const UNTIL_DRAINABLE: Backoff =
@@ -120,7 +120,7 @@ impl Conductor {
 
     pub(super) async fn sorted(
         &self,
-        pods: Vec<Resident>,
+        pods: Vec<DrainPod>,
         policy: &Policy,
         budgets: &[Budget],
     ) -> Survey {

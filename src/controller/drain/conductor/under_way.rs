@@ -16,7 +16,7 @@ use crate::drain::{
     brief, obstacle, sequence,
 };
 use crate::evict::{Order, OrderState, Ordered};
-use crate::model::{Budget, Node, NodeName, PodRef, Resident, Uid, later, second_from, second_of};
+use crate::model::{Budget, DrainPod, Node, NodeName, PodRef, Uid, later, second_from, second_of};
 
 /// Who remains on a node is said this often at the most.
 const SAID_AGAIN: Duration = Duration::from_secs(60);
@@ -127,7 +127,7 @@ impl Conductor {
                 delete: record.forced,
             })
         };
-        let capped = |pod: &Resident| policy.max_grace.filter(|most| pod.grace > *most);
+        let capped = |pod: &DrainPod| policy.max_grace.filter(|most| pod.grace > *most);
         let graces: AHashMap<_, _> =
             survey.go.iter().map(|pod| (pod.reference.uid, capped(pod))).collect();
         // One that the view does not know yet could not be followed. It is there at the next look.

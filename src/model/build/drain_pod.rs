@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use super::{at, pod, uid};
-use crate::model::{Labels, LocalVolume, LocalVolumeKind, Owner, Phase, Resident};
+use crate::model::{DrainPod, Labels, LocalVolume, LocalVolumeKind, Owner, Phase};
 
 /// A ready, running pod of a `ReplicaSet` on `n1`, without volumes or labels.
-pub(crate) fn resident(name: &str) -> Resident {
-    Resident {
+pub(crate) fn drain_pod(name: &str) -> DrainPod {
+    DrainPod {
         reference: pod(name).reference(),
         phase: Phase::Running,
         mirror: false,
@@ -33,7 +33,7 @@ pub(crate) fn owner(api_version: &str, kind: &str, name: &str) -> Owner {
     }
 }
 
-impl Resident {
+impl DrainPod {
     pub(crate) fn owned_by(mut self, owner: Owner) -> Self {
         self.controller = Some(owner);
         self

@@ -14,7 +14,7 @@ use super::{Labels, PodRef};
 /// It holds more than the view keeps of every pod of the cluster: a drain lists the pods of its
 /// node when it needs them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Resident {
+pub struct DrainPod {
     /// Its names and identity.
     pub reference: PodRef,
     /// How far it has come.
