@@ -13,11 +13,11 @@ mod expr;
 mod filter;
 mod label;
 mod node_budget;
+mod pod_plan;
 mod policy;
 mod record;
 mod remaining;
 mod sequence;
-mod survey;
 mod syntax;
 mod window;
 
@@ -31,6 +31,7 @@ pub use expr::LabelExpr;
 pub use filter::{Fate, OwnerUnknown, Stay, Why, fate, owners_needed};
 pub use label::{is_label_key, is_label_value};
 pub use node_budget::{Capped, NodeBudget};
+pub use pod_plan::{Hindrance, Left, PodPlan, plan_pods};
 pub use policy::{
     AtDeadline, Cap, CapScope, GroupKind, Limit, NodeSelector, Pace, PodRules, Policy,
     PriorityGroup, Protection, Retry, Undrainable,
@@ -38,6 +39,5 @@ pub use policy::{
 pub use record::{Claim, Cordon, DrainPhase, ParseRecordError, Record};
 pub use remaining::{Remaining, brief, listed};
 pub use sequence::{Sequence, sequence};
-pub use survey::{Hindrance, Left, Survey, survey};
 pub use syntax::SyntaxError;
 pub use window::Window;

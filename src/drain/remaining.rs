@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ahash::AHashMap;
 
-use super::{Hindrance, Survey, obstacle};
+use super::{Hindrance, PodPlan, obstacle};
 use crate::model::{Budget, PodRef, Uid};
 
 /// More than so many of a kind are counted only.
@@ -39,17 +39,17 @@ impl Display for Held {
 }
 
 impl Remaining {
-    /// Those of a survey. `refusals` is what the API server said last of the pods whose eviction it
+    /// Those of a pod_plan. `refusals` is what the API server said last of the pods whose eviction it
     /// refused; `budgets` puts its words about budgets into numbers, where they are known.
-    pub fn of(survey: &Survey, refusals: &AHashMap<Uid, String>, budgets: &[Budget]) -> Self {
-        let held = survey.go.iter().filter_map(|pod| {
+    pub fn of(pod_plan: &PodPlan, refusals: &AHashMap<Uid, String>, budgets: &[Budget]) -> Self {
+        let held = pod_plan.go.iter().filter_map(|pod| {
             let refusal = refusals.get(&pod.reference.uid)?;
             let foreseen = obstacle(pod, budgets).map(|obstacle| obstacle.to_string());
             let why = foreseen.unwrap_or_else(|| format!("its eviction was refused: {refusal}"));
             Some(Held { pod: pod.reference.clone(), why })
         });
-        let unknown = survey.unknown.iter().cloned().map(Hindrance::Unknown);
-        Self { held: held.collect(), left: survey.lasting().into_iter().chain(unknown).collect() }
+        let unknown = pod_plan.unknown.iter().cloned().map(Hindrance::Unknown);
+        Self { held: held.collect(), left: pod_plan.lasting().into_iter().chain(unknown).collect() }
     }
 
     /// All of it in one line; `None` if there is nothing to say.
@@ -89,7 +89,7 @@ pub fn brief(text: &str) -> Arc<str> {
 mod tests {
     use super::*;
     use crate::drain::budget::tests::budget;
-    use crate::drain::{PodRules, survey};
+    use crate::drain::{PodRules, plan_pods};
     use crate::model::build::drain_pod;
     use crate::model::{DrainPod, Owners};
 
@@ -106,7 +106,11 @@ mod tests {
         refusals: &AHashMap<Uid, String>,
         budgets: &[Budget],
     ) -> Remaining {
-        Remaining::of(&survey(pods, &PodRules::default(), &Owners::new(), &[]), refusals, budgets)
+        Remaining::of(
+            &plan_pods(pods, &PodRules::default(), &Owners::new(), &[]),
+            refusals,
+            budgets,
+        )
     }
 
     #[test]

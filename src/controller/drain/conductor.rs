@@ -20,7 +20,7 @@ use crate::backoff::Backoff;
 use crate::cluster::{Api, OwnerLookup, RequestError, StoredNode};
 use crate::controller::runner::{AFTER_PANIC, Panicked, Runner};
 use crate::controller::state::Shared;
-use crate::drain::{Act, Change, Policy, Step, Survey};
+use crate::drain::{Act, Change, PodPlan, Policy, Step};
 use crate::model::{Budget, Node, NodeName};
 use crate::pipeline::Outcome;
 
@@ -50,7 +50,7 @@ pub(in crate::controller) struct Conductor {
     budgets: Arc<Mutex<Option<AskedBudgets>>>,
     /// What was found of a node's pods, by node, while its steps meet conflicts. A write then follows
     /// its read at once: otherwise a node that others write to all the time is never cordoned.
-    surveys: Arc<DashMap<NodeName, Surveyed, RandomState>>,
+    pod_plans: Arc<DashMap<NodeName, PlannedPods, RandomState>>,
     /// Failed tries in a row, and refusals in a row, by node.
     troubles: Arc<DashMap<NodeName, Troubles, RandomState>>,
     /// What bounds the writes to a node, by its name. It lasts longer than its troubles: whoever undoes
@@ -82,10 +82,10 @@ struct Troubles {
 }
 
 /// What was found of a node's pods.
-struct Surveyed {
+struct PlannedPods {
     at: Instant,
     policy: Arc<str>,
-    survey: Survey,
+    pod_plan: PodPlan,
 }
 
 /// How a step went.
@@ -146,7 +146,7 @@ impl Conductor {
         seed: u128,
     ) -> Self {
         let owners = Arc::new(OwnerLookup::new(api.clone()));
-        let (budgets, surveys) = <(Arc<_>, Arc<_>)>::default();
+        let (budgets, pod_plans) = <(Arc<_>, Arc<_>)>::default();
         let mut sessions = StdRng::from_seed(wide(seed));
         // The pauses of a node are told from those of others by this hash.
         let [a, b, c, d] = sessions.random();
@@ -158,7 +158,7 @@ impl Conductor {
             api,
             owners,
             budgets,
-            surveys,
+            pod_plans,
             troubles,
             restraints: Arc::default(),
             sessions,
@@ -204,7 +204,7 @@ impl Conductor {
         let Some((known, _)) = self.shared.view.node_alone(name) else {
             self.troubles.remove(name);
             self.restraints.remove(name);
-            self.surveys.remove(name);
+            self.pod_plans.remove(name);
             return Ok(Went::Done);
         };
         // By what is known nothing may be requested at all: most nodes that wait for a cap end here.
@@ -265,7 +265,7 @@ impl Conductor {
             let is_conflict =
                 matches!(&went, Err(RequestError::Status(answer)) if answer.code == 409);
             if !is_conflict {
-                self.surveys.remove(name);
+                self.pod_plans.remove(name);
             }
             stored = match went {
                 Ok(Went::On(stored)) => stored,

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{Conductor, Surveyed, Went};
+use super::{Conductor, PlannedPods, Went};
 use crate::backoff::Backoff;
 use crate::cluster::{RequestError, StoredNode};
 use crate::drain::{
-    Change, Cordon, DrainPhase, Hindrance, News, Policy, Record, Survey, Undrainable, brief,
-    given_back, listed, owners_needed, survey,
+    Change, Cordon, DrainPhase, Hindrance, News, PodPlan, Policy, Record, Undrainable, brief,
+    given_back, listed, owners_needed, plan_pods,
 };
 use crate::model::{Budget, DrainPod, Node, NodeName, second_from};
 
@@ -90,21 +90,21 @@ impl Conductor {
         if policy.undrainable == Undrainable::DrainRest {
             return Ok(Vec::new());
         }
-        Ok(self.survey(node, policy).await?.vetoes(policy))
+        Ok(self.plan_pods(node, policy).await?.vetoes(policy))
     }
 
     /// The pods of a node, sorted by what a drain does with them; and what stands in their way, if the
     /// policy goes by that.
-    pub(super) async fn survey(
+    pub(super) async fn plan_pods(
         &self,
         node: &Node,
         policy: &Policy,
-    ) -> Result<Survey, RequestError> {
-        if let Some(known) = self.surveys.get(&node.name)
+    ) -> Result<PodPlan, RequestError> {
+        if let Some(known) = self.pod_plans.get(&node.name)
             && known.policy == policy.name
             && known.at.elapsed() < SURVEY_LASTS
         {
-            return Ok(known.survey.clone());
+            return Ok(known.pod_plan.clone());
         }
         let at = Instant::now();
         let pods = self.api.list_pods_on(&node.name).await?;
@@ -112,10 +112,11 @@ impl Conductor {
             Undrainable::DrainRest => Arc::default(),
             Undrainable::Cordon | Undrainable::Report => self.budgets(BUDGETS_LAST).await?,
         };
-        let survey = self.sorted(pods, policy, &budgets).await;
-        let known = Surveyed { at, policy: Arc::clone(&policy.name), survey: survey.clone() };
-        self.surveys.insert(node.name.clone(), known);
-        Ok(survey)
+        let pod_plan = self.sorted(pods, policy, &budgets).await;
+        let known =
+            PlannedPods { at, policy: Arc::clone(&policy.name), pod_plan: pod_plan.clone() };
+        self.pod_plans.insert(node.name.clone(), known);
+        Ok(pod_plan)
     }
 
     pub(super) async fn sorted(
@@ -123,11 +124,11 @@ impl Conductor {
         pods: Vec<DrainPod>,
         policy: &Policy,
         budgets: &[Budget],
-    ) -> Survey {
+    ) -> PodPlan {
         let rules = &policy.pods;
         let needed = owners_needed(&pods, rules);
         let owners = self.owners.existence(&needed).await;
-        survey(pods, rules, &owners, budgets)
+        plan_pods(pods, rules, &owners, budgets)
     }
 
     /// The budgets of all namespaces, no older than this. Who asks at the same time shares one answer,

@@ -12,7 +12,7 @@ use super::{Conductor, Went};
 use crate::backoff::Backoff;
 use crate::cluster::{RequestError, StoredNode};
 use crate::drain::{
-    AtDeadline, Change, Cordon, DrainPhase, News, Policy, Record, Remaining, Survey, Undrainable,
+    AtDeadline, Change, Cordon, DrainPhase, News, PodPlan, Policy, Record, Remaining, Undrainable,
     brief, obstacle, sequence,
 };
 use crate::evict::{Order, OrderState, Ordered};
@@ -33,8 +33,8 @@ impl Conductor {
         record: Record,
     ) -> Result<Went, RequestError> {
         let node = &stored.node;
-        let survey = self.survey(node, policy).await?;
-        let vetoes = survey.vetoes(policy);
+        let pod_plan = self.plan_pods(node, policy).await?;
+        let vetoes = pod_plan.vetoes(policy);
         if !vetoes.is_empty() {
             return self.hold(stored, policy, record, &vetoes).await;
         }
@@ -54,11 +54,11 @@ impl Conductor {
             started: Some(now),
             deadline: Some(later(
                 second_from(self.shared.clock.now()),
-                policy.time_for(survey.longest_grace()),
+                policy.time_for(pod_plan.longest_grace()),
             )),
             ended: None,
             next: None,
-            why: Remaining::of(&survey, &AHashMap::new(), &[]).summary(),
+            why: Remaining::of(&pod_plan, &AHashMap::new(), &[]).summary(),
             extended: false,
             overran: is_retry && record.overran,
             ..record
@@ -92,30 +92,30 @@ impl Conductor {
         }
         // The evictor hears from the API server itself what the budgets allow.
         let pods = self.api.list_pods_on(&node.name).await?;
-        let mut survey = self.sorted(pods, policy, &[]).await;
-        survey.leave_later(started);
+        let mut pod_plan = self.sorted(pods, policy, &[]).await;
+        pod_plan.leave_later(started);
         let now = self.shared.clock.now();
         let mut ordered = self.shared.orders.on(&node.name);
         ordered.retain(|ordered| {
             // Somebody may have protected it since.
             let uid = ordered.pod.uid;
-            let goes = survey.still_to_go().iter().any(|pod| pod.reference.uid == uid);
+            let goes = pod_plan.still_to_go().iter().any(|pod| pod.reference.uid == uid);
             if !goes {
                 self.shared.cancel_order(&node.name, uid);
             }
             goes
         });
-        let protected = survey.lasting();
+        let protected = pod_plan.lasting();
         if policy.undrainable == Undrainable::Report && !protected.is_empty() {
             return self.hold(stored, policy, record.clone(), &protected).await;
         }
-        if survey.is_drained() {
-            return self.finish(stored, policy, record.clone(), &survey).await;
+        if pod_plan.is_drained() {
+            return self.finish(stored, policy, record.clone(), &pod_plan).await;
         }
-        for unknown in &survey.unknown {
+        for unknown in &pod_plan.unknown {
             debug!(node = %node.name, error = %unknown, "cannot decide about a pod of the drain yet");
         }
-        let present: Vec<_> = survey.go.iter().chain(&survey.going).collect();
+        let present: Vec<_> = pod_plan.go.iter().chain(&pod_plan.going).collect();
         let sequence = sequence(&present, &policy.groups, started, deadline, now);
         let order = |grace: Option<i64>| {
             Arc::new(Order {
@@ -129,7 +129,7 @@ impl Conductor {
         };
         let capped = |pod: &DrainPod| policy.max_grace.filter(|most| pod.grace > *most);
         let graces: AHashMap<_, _> =
-            survey.go.iter().map(|pod| (pod.reference.uid, capped(pod))).collect();
+            pod_plan.go.iter().map(|pod| (pod.reference.uid, capped(pod))).collect();
         // One that the view does not know yet could not be followed. It is there at the next look.
         let is_known = |pod: &PodRef| self.shared.view.pod(&pod.node, pod.uid).is_some();
         let (cut, whole): (Vec<_>, Vec<_>) = sequence
@@ -145,13 +145,13 @@ impl Conductor {
             self.drains.reporter.grace_cut(node, cut.len(), most);
             self.shared.order_evictions(&cut, &order(Some(seconds)));
         }
-        let remaining = self.remaining(&survey, &ordered).await;
+        let remaining = self.remaining(&pod_plan, &ordered).await;
         self.say_who_remains(stored, record, &remaining).await
     }
 
     /// Which pods are still on a node, and why, for people. An order that its budget does not hold any
     /// more is tried again at once: a budget's change reaches a drain within two looks at its node.
-    async fn remaining(&self, survey: &Survey, ordered: &[Ordered]) -> Remaining {
+    async fn remaining(&self, pod_plan: &PodPlan, ordered: &[Ordered]) -> Remaining {
         let refusals = |ordered: &Ordered| Some((ordered.pod.uid, ordered.refusal()?.to_owned()));
         let refusals: AHashMap<Uid, String> = ordered.iter().filter_map(refusals).collect();
         let is_held = |ordered: &&Ordered| {
@@ -162,25 +162,25 @@ impl Conductor {
             match self.budgets(BUDGETS_FRESH).await {
                 Ok(known) => {
                     budgets = known;
-                    self.retry_released(survey, ordered.iter().filter(is_held), &budgets);
+                    self.retry_released(pod_plan, ordered.iter().filter(is_held), &budgets);
                 }
                 // The API server asks them at the next try in any case.
                 Err(error) => debug!(%error, "cannot list the disruption budgets"),
             }
         }
-        Remaining::of(survey, &refusals, &budgets)
+        Remaining::of(pod_plan, &refusals, &budgets)
     }
 
     fn retry_released<'a>(
         &self,
-        survey: &Survey,
+        pod_plan: &PodPlan,
         held: impl Iterator<Item = &'a Ordered>,
         budgets: &[Budget],
     ) {
         let now = self.shared.clock.now();
         for ordered in held.filter(|ordered| ordered.waits_for_budget(now)) {
             let uid = ordered.pod.uid;
-            let pod = survey.go.iter().find(|pod| pod.reference.uid == uid);
+            let pod = pod_plan.go.iter().find(|pod| pod.reference.uid == uid);
             if pod.is_some_and(|pod| obstacle(pod, budgets).is_none()) {
                 debug!(pod = %ordered.pod, "no disruption budget blocks the pod any more");
                 self.shared.retry_order(ordered);
@@ -227,13 +227,13 @@ impl Conductor {
         stored: &StoredNode,
         policy: &Policy,
         record: Record,
-        survey: &Survey,
+        pod_plan: &PodPlan,
     ) -> Result<Went, RequestError> {
-        let protected = survey.lasting();
+        let protected = pod_plan.lasting();
         if policy.undrainable != Undrainable::DrainRest && !protected.is_empty() {
             return self.hold(stored, policy, record, &protected).await;
         }
-        let left = Remaining::of(survey, &AHashMap::new(), &[]).summary();
+        let left = Remaining::of(pod_plan, &AHashMap::new(), &[]).summary();
         let record = Record {
             phase: DrainPhase::Drained,
             forced: false,
@@ -267,9 +267,9 @@ impl Conductor {
         record: Record,
     ) -> Result<Went, RequestError> {
         let node = &stored.node;
-        let survey = self.survey(node, policy).await?;
-        if survey.is_drained() {
-            return self.finish(stored, policy, record, &survey).await;
+        let pod_plan = self.plan_pods(node, policy).await?;
+        if pod_plan.is_drained() {
+            return self.finish(stored, policy, record, &pod_plan).await;
         }
         let now = second_of(self.shared.clock.now());
         if let Some(record) = self.extended(node, &record, now) {
@@ -277,15 +277,15 @@ impl Conductor {
             self.drains.node_budget.lock().begun_again(&record);
             return Ok(went);
         }
-        let remaining = self.remaining(&survey, &self.shared.orders.on(&node.name)).await;
-        let left = brief(&left(&survey, &remaining));
+        let remaining = self.remaining(&pod_plan, &self.shared.orders.on(&node.name)).await;
+        let left = brief(&left(&pod_plan, &remaining));
         if policy.at_deadline == AtDeadline::DeleteRest && !record.forced {
             warn!(node = %node.name, %left, "the drain's deadline has passed; deleting the remaining pods");
             let record = Record {
                 forced: true,
                 deadline: Some(later(
                     now,
-                    policy.counted_grace(survey.longest_grace()).saturating_add(policy.headroom),
+                    policy.counted_grace(pod_plan.longest_grace()).saturating_add(policy.headroom),
                 )),
                 why: Some(left),
                 ..record
@@ -308,7 +308,7 @@ impl Conductor {
             next,
             why: Some(Arc::clone(&left)),
             forced: false,
-            overran: survey.has_overrun(policy.counted_grace(Duration::MAX), now),
+            overran: pod_plan.has_overrun(policy.counted_grace(Duration::MAX), now),
             ..record
         };
         let change = Change {
@@ -343,11 +343,11 @@ impl Conductor {
 }
 
 /// What a drain has left at its deadline, in one line.
-fn left(survey: &Survey, remaining: &Remaining) -> String {
+fn left(pod_plan: &PodPlan, remaining: &Remaining) -> String {
     const NAMED: usize = 3;
-    let pods: Vec<_> = survey.go.iter().chain(&survey.going).collect();
+    let pods: Vec<_> = pod_plan.go.iter().chain(&pod_plan.going).collect();
     let named: Vec<String> = pods.iter().take(NAMED).map(|pod| pod.reference.to_string()).collect();
-    let count = pods.len() + survey.unknown.len();
+    let count = pods.len() + pod_plan.unknown.len();
     let why = remaining.summary().map(|why| format!("; {why}")).unwrap_or_default();
     let pods = if count == 1 { "1 pod is".to_owned() } else { format!("{count} pods are") };
     format!("{pods} not gone: {}{why}", named.join(", "))

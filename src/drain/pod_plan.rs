@@ -15,7 +15,7 @@ const SETTLES: Duration = Duration::from_secs(10);
 
 /// The pods of a node by what a drain does with them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Survey {
+pub struct PodPlan {
     /// They are to be evicted.
     pub go: Vec<DrainPod>,
     /// They are being deleted already.
@@ -61,32 +61,32 @@ impl fmt::Display for Hindrance {
 }
 
 /// Sorts the pods of a node by what a drain does with them.
-pub fn survey(
+pub fn plan_pods(
     pods: impl IntoIterator<Item = DrainPod>,
     rules: &PodRules,
     owners: &Owners,
     budgets: &[Budget],
-) -> Survey {
-    let mut survey = Survey::default();
+) -> PodPlan {
+    let mut pod_plan = PodPlan::default();
     for pod in pods {
         match filter::fate(&pod, rules, owners) {
             Ok(Fate::Evict) => {
                 if let Some(obstacle) = budget::obstacle(&pod, budgets) {
-                    survey.obstacles.push((pod.reference.clone(), obstacle));
+                    pod_plan.obstacles.push((pod.reference.clone(), obstacle));
                 }
-                survey.go.push(pod);
+                pod_plan.go.push(pod);
             }
-            Ok(Fate::Await) => survey.going.push(pod),
+            Ok(Fate::Await) => pod_plan.going.push(pod),
             Ok(Fate::Leave(why, stay)) => {
-                survey.left.push(Left { pod: pod.reference, why, stay });
+                pod_plan.left.push(Left { pod: pod.reference, why, stay });
             }
-            Err(unknown) => survey.unknown.push(*unknown),
+            Err(unknown) => pod_plan.unknown.push(*unknown),
         }
     }
-    survey
+    pod_plan
 }
 
-impl Survey {
+impl PodPlan {
     /// Why the node is not expected to be drained completely; nothing if it is, sooner or later.
     ///
     /// A budget that is used up is no reason: it may have something left later. Nor is a pod that
@@ -196,16 +196,16 @@ mod tests {
         assert!(!overran(Vec::new()));
     }
 
-    fn of(pods: impl IntoIterator<Item = DrainPod>, budgets: &[Budget]) -> Survey {
-        survey(pods, &rules(), &Owners::new(), budgets)
+    fn of(pods: impl IntoIterator<Item = DrainPod>, budgets: &[Budget]) -> PodPlan {
+        plan_pods(pods, &rules(), &Owners::new(), budgets)
     }
 
     fn web(name: &str) -> DrainPod {
         drain_pod(name).labelled([("app", "web")])
     }
 
-    fn texts(survey: &Survey) -> Vec<String> {
-        survey.hindrances().iter().map(ToString::to_string).collect()
+    fn texts(pod_plan: &PodPlan) -> Vec<String> {
+        pod_plan.hindrances().iter().map(ToString::to_string).collect()
     }
 
     #[test]
@@ -217,11 +217,11 @@ mod tests {
 
     #[test]
     fn a_used_up_budget_is_an_obstacle_and_no_hindrance() {
-        let survey = of([web("a"), web("b"), drain_pod("c")], &[budget("web", 2, 1)]);
-        assert_eq!(survey.go.len(), 3);
-        let held: Vec<_> = survey.obstacles.iter().map(|(pod, _)| &*pod.name).collect();
+        let pod_plan = of([web("a"), web("b"), drain_pod("c")], &[budget("web", 2, 1)]);
+        assert_eq!(pod_plan.go.len(), 3);
+        let held: Vec<_> = pod_plan.obstacles.iter().map(|(pod, _)| &*pod.name).collect();
         assert_eq!(held, ["a", "b"], "one for each pod, and none for the pod without a budget");
-        assert!(survey.hindrances().is_empty() && !survey.is_drained());
+        assert!(pod_plan.hindrances().is_empty() && !pod_plan.is_drained());
     }
 
     #[test]
@@ -247,9 +247,9 @@ mod tests {
             ..budget("strict", 1, 1)
         };
         let pod = web("a").with_volume("tmp", LocalVolumeKind::EmptyDir);
-        let survey = of([pod], &[never]);
-        assert!(survey.obstacles.is_empty());
-        assert_eq!(texts(&survey), ["pod default/a: its emptyDir volume tmp would be lost"]);
+        let pod_plan = of([pod], &[never]);
+        assert!(pod_plan.obstacles.is_empty());
+        assert_eq!(texts(&pod_plan), ["pod default/a: its emptyDir volume tmp would be lost"]);
     }
 
     #[test]
@@ -258,17 +258,17 @@ mod tests {
         let of = ("default".into(), agent.clone());
         let owners = [(of, Existence::Exists)].into_iter().collect();
         let pods = [drain_pod("a").owned_by(agent), DrainPod { mirror: true, ..drain_pod("b") }];
-        let survey = survey(pods, &rules(), &owners, &[]);
-        assert_eq!(survey.left.len(), 2);
-        assert!(survey.is_drained() && survey.hindrances().is_empty());
+        let pod_plan = plan_pods(pods, &rules(), &owners, &[]);
+        assert_eq!(pod_plan.left.len(), 2);
+        assert!(pod_plan.is_drained() && pod_plan.hindrances().is_empty());
     }
 
     #[test]
     fn a_pod_that_is_going_or_has_to_finish_delays_but_does_not_hinder() {
         let to_the_end = ("cluster-autoscaler.kubernetes.io/safe-to-evict", "on-completion");
         for pod in [drain_pod("a").going_until(30), drain_pod("a").annotated_with([to_the_end])] {
-            let survey = of([pod], &[]);
-            assert!(!survey.is_drained() && survey.hindrances().is_empty());
+            let pod_plan = of([pod], &[]);
+            assert!(!pod_plan.is_drained() && pod_plan.hindrances().is_empty());
         }
     }
 
@@ -278,10 +278,10 @@ mod tests {
         let of = ("default".into(), agent.clone());
         let owners = [(of, Existence::Unknown("kaboom".into()))];
         let pods = [drain_pod("a").owned_by(agent), drain_pod("b")];
-        let survey = survey(pods, &rules(), &owners.into_iter().collect(), &[]);
-        assert_eq!(survey.go.len(), 1);
-        assert!(!survey.is_drained());
-        assert!(texts(&survey)[0].contains("kaboom"), "{:?}", texts(&survey));
+        let pod_plan = plan_pods(pods, &rules(), &owners.into_iter().collect(), &[]);
+        assert_eq!(pod_plan.go.len(), 1);
+        assert!(!pod_plan.is_drained());
+        assert!(texts(&pod_plan)[0].contains("kaboom"), "{:?}", texts(&pod_plan));
     }
 
     #[test]
@@ -310,12 +310,12 @@ mod tests {
             daemon("agent-old", 99),
             daemon("agent-late", 101),
         ];
-        let mut survey = survey(pods, &rules, &Owners::default(), &[]);
-        survey.leave_later(begun);
-        let names: Vec<_> = survey.go.iter().map(|pod| &*pod.reference.name).collect();
+        let mut pod_plan = plan_pods(pods, &rules, &Owners::default(), &[]);
+        pod_plan.leave_later(begun);
+        let names: Vec<_> = pod_plan.go.iter().map(|pod| &*pod.reference.name).collect();
         assert_eq!(names, ["old", "raced", "agent-old"]);
-        assert!(survey.left.iter().all(|left| left.why == Why::CameLater));
-        survey.go.clear();
-        assert!(survey.is_drained() && survey.lasting().is_empty());
+        assert!(pod_plan.left.iter().all(|left| left.why == Why::CameLater));
+        pod_plan.go.clear();
+        assert!(pod_plan.is_drained() && pod_plan.lasting().is_empty());
     }
 }
