@@ -11,7 +11,7 @@ use crate::model::{Amount, Budget, Demand, DrainPod, Phase};
 
 /// Why a pod could not be evicted now.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Obstacle {
+pub enum BudgetBlocker {
     /// The budget has nothing left, but may have later.
     Blocked {
         /// Its name.
@@ -35,14 +35,14 @@ pub enum Obstacle {
     },
 }
 
-impl Obstacle {
+impl BudgetBlocker {
     /// Whether waiting does not help.
     pub fn is_lasting(&self) -> bool {
         !matches!(self, Self::Blocked { .. })
     }
 }
 
-impl fmt::Display for Obstacle {
+impl fmt::Display for BudgetBlocker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Blocked { budget, needs, has } => write!(
@@ -65,7 +65,7 @@ impl fmt::Display for Obstacle {
 }
 
 /// What would keep the API server from evicting the pod now; `None` if nothing would.
-pub fn obstacle(pod: &DrainPod, budgets: &[Budget]) -> Option<Obstacle> {
+pub fn budget_blocker(pod: &DrainPod, budgets: &[Budget]) -> Option<BudgetBlocker> {
     if pod.phase != Phase::Running || pod.terminating.is_some() {
         return None;
     }
@@ -76,7 +76,7 @@ pub fn obstacle(pod: &DrainPod, budgets: &[Budget]) -> Option<Obstacle> {
         _ => {
             guarding.sort_by(|a, b| a.name.cmp(&b.name));
             let budgets = guarding.iter().map(|budget| Arc::clone(&budget.name)).collect();
-            return Some(Obstacle::SeveralBudgets { budgets });
+            return Some(BudgetBlocker::SeveralBudgets { budgets });
         }
     };
     let others_suffice = budget.desired > 0 && budget.healthy >= budget.desired;
@@ -88,8 +88,8 @@ pub fn obstacle(pod: &DrainPod, budgets: &[Budget]) -> Option<Obstacle> {
     }
     let name = Arc::clone(&budget.name);
     Some(match hopeless(budget) {
-        Some(why) => Obstacle::Hopeless { budget: name, why },
-        None => Obstacle::Blocked { budget: name, needs: budget.desired, has: budget.healthy },
+        Some(why) => BudgetBlocker::Hopeless { budget: name, why },
+        None => BudgetBlocker::Blocked { budget: name, needs: budget.desired, has: budget.healthy },
     })
 }
 
@@ -138,11 +138,11 @@ pub(crate) mod tests {
 
     /// Fails unless this budget holds the pod for now, by its own numbers.
     fn assert_blocked(pod: &DrainPod, budget: &Budget) {
-        let found = obstacle(pod, std::slice::from_ref(budget));
+        let found = budget_blocker(pod, std::slice::from_ref(budget));
         let (needs, has) = (budget.desired, budget.healthy);
         assert_eq!(
             found,
-            Some(Obstacle::Blocked { budget: "web".into(), needs, has }),
+            Some(BudgetBlocker::Blocked { budget: "web".into(), needs, has }),
             "{budget:?}"
         );
     }
@@ -187,22 +187,22 @@ pub(crate) mod tests {
 
     #[test]
     fn a_ready_pod_goes_while_more_are_healthy_than_must_be() {
-        assert_eq!(obstacle(&web("a"), &[]), None);
-        assert_eq!(obstacle(&web("a"), &[budget("web", 1, 3)]), None);
+        assert_eq!(budget_blocker(&web("a"), &[]), None);
+        assert_eq!(budget_blocker(&web("a"), &[budget("web", 1, 3)]), None);
         assert_blocked(&web("a"), &budget("web", 2, 1));
         assert_blocked(&web("a"), &budget("web", 1, 0));
         let elsewhere = Budget { namespace: "shop".into(), ..budget("web", 2, 1) };
-        assert_eq!(obstacle(&web("a"), &[elsewhere]), None);
+        assert_eq!(budget_blocker(&web("a"), &[elsewhere]), None);
     }
 
     #[test]
     fn a_pod_that_is_not_ready_goes_if_the_others_suffice_or_if_it_always_may() {
         let unready = web("a").unready();
-        assert_eq!(obstacle(&unready, &[budget("web", 1, 1)]), None, "it holds no share");
+        assert_eq!(budget_blocker(&unready, &[budget("web", 1, 1)]), None, "it holds no share");
         assert_blocked(&web("a"), &budget("web", 1, 1));
         assert_blocked(&unready, &budget("web", 2, 1));
         let always = Budget { lets_unready_go: true, ..budget("web", 2, 1) };
-        assert_eq!(obstacle(&unready, std::slice::from_ref(&always)), None);
+        assert_eq!(budget_blocker(&unready, std::slice::from_ref(&always)), None);
         assert_blocked(&web("a"), &always);
         let none_desired = Budget { allowed: 0, ..budget("web", 0, 0) };
         assert_blocked(&unready, &none_desired);
@@ -211,8 +211,9 @@ pub(crate) mod tests {
     #[test]
     fn two_budgets_hold_a_pod_for_ever_even_if_both_have_room() {
         let budgets = [budget("web-b", 1, 3), budget("web-a", 1, 3)];
-        let found = obstacle(&web("a"), &budgets).unwrap();
-        let expected = Obstacle::SeveralBudgets { budgets: vec!["web-a".into(), "web-b".into()] };
+        let found = budget_blocker(&web("a"), &budgets).unwrap();
+        let expected =
+            BudgetBlocker::SeveralBudgets { budgets: vec!["web-a".into(), "web-b".into()] };
         assert_eq!(found, expected);
         assert!(found.is_lasting());
         assert!(found.to_string().contains("web-a, web-b"), "{found}");
@@ -222,10 +223,10 @@ pub(crate) mod tests {
     fn what_does_no_work_is_not_held() {
         let budgets = [budget("web", 2, 1), budget("more", 2, 1)];
         let pending = DrainPod { phase: Phase::Pending, ..web("a").unready() };
-        assert_eq!(obstacle(&pending, &budgets), None);
-        assert_eq!(obstacle(&web("a").finished(), &budgets), None);
-        assert_eq!(obstacle(&web("a").going_until(30), &budgets), None);
-        assert!(obstacle(&web("a"), &budgets).is_some());
+        assert_eq!(budget_blocker(&pending, &budgets), None);
+        assert_eq!(budget_blocker(&web("a").finished(), &budgets), None);
+        assert_eq!(budget_blocker(&web("a").going_until(30), &budgets), None);
+        assert!(budget_blocker(&web("a"), &budgets).is_some());
     }
 
     #[test]
@@ -246,8 +247,8 @@ pub(crate) mod tests {
             of(Demand::MinAvailable(Amount::Percent(80)), 1, 1, 1),
         ];
         for budget in hopeless {
-            let found = obstacle(&web("a"), std::slice::from_ref(&budget)).unwrap();
-            assert!(matches!(found, Obstacle::Hopeless { .. }), "{budget:?}: {found:?}");
+            let found = budget_blocker(&web("a"), std::slice::from_ref(&budget)).unwrap();
+            assert!(matches!(found, BudgetBlocker::Hopeless { .. }), "{budget:?}: {found:?}");
             assert!(found.is_lasting());
         }
         let used_up = [
@@ -270,7 +271,7 @@ pub(crate) mod tests {
             expected: 3,
             ..budget("web", 3, 4)
         };
-        assert_eq!(obstacle(&web("a"), &[surge]), None);
+        assert_eq!(budget_blocker(&web("a"), &[surge]), None);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! These are draino's filters in a different order: kinds whose pods stay come first. Filters only keep
 //! pods, so the order does not change which pods stay, only the reason. The reason determines what the pod
-//! means for the drain ([`Stay`]). Most DaemonSet pods have an `emptyDir`; that must not make a node
+//! means for the drain ([`Retention`]). Most DaemonSet pods have an `emptyDir`; that must not make a node
 //! undrainable.
 
 use std::fmt;
@@ -24,13 +24,13 @@ const OWN_GROUPS: [&str; 2] = ["apps", "extensions"];
 
 /// What a drain does with a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum PodDecision {
     /// It is evicted.
     Evict,
     /// It is being deleted already: the drain waits for it, and evicts it no second time.
     Await,
     /// It is left on the node.
-    Leave(Why, Stay),
+    Leave(Why, Retention),
 }
 
 /// Why a pod is left.
@@ -56,7 +56,7 @@ pub enum Why {
 
 /// For how long a pod is left, and what that means for the drain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stay {
+pub enum Retention {
     /// It may stay: the node counts as drained with it on. So it is with mirror pods and with whole
     /// kinds that the policy leaves, since that is what the policy is for, and with finished pods.
     Expected,
@@ -64,10 +64,10 @@ pub enum Stay {
     UntilFinished,
     /// The pod would be lost with the node, and somebody does not want that: it stays, and is named
     /// wherever the drain is reported. cluster-autoscaler would not remove such a node.
-    ForEver,
+    Permanent,
 }
 
-/// A pod whose fate depends on an owner of which nothing is known.
+/// A pod whose decision depends on an owner of which nothing is known.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "cannot check whether the {owner} of pod {pod} exists: {error}; allow ostrakon to get this kind, \
@@ -82,7 +82,7 @@ pub struct OwnerUnknown {
     pub error: Arc<str>,
 }
 
-/// Which owners must be looked up before [`fate`] can tell about these pods: each once, with its
+/// Which owners must be looked up before [`decide_pod`] can tell about these pods: each once, with its
 /// namespace.
 pub fn owners_needed<'a>(
     pods: impl IntoIterator<Item = &'a DrainPod>,
@@ -110,34 +110,38 @@ pub fn owners_needed<'a>(
 ///
 /// # Errors
 /// Nothing is known of the pod's owner, and it depends on it.
-pub fn fate(pod: &DrainPod, rules: &PodRules, owners: &Owners) -> Result<Fate, Box<OwnerUnknown>> {
+pub fn decide_pod(
+    pod: &DrainPod,
+    rules: &PodRules,
+    owners: &Owners,
+) -> Result<PodDecision, Box<OwnerUnknown>> {
     if pod.mirror {
-        return Ok(Fate::Leave(Why::Mirror, Stay::Expected));
+        return Ok(PodDecision::Leave(Why::Mirror, Retention::Expected));
     }
     let left = left_controller(pod, rules);
     if pod.terminating.is_some() && !left.is_some_and(is_daemon_set) {
-        return Ok(Fate::Await);
+        return Ok(PodDecision::Await);
     }
     if let Some(owner) = left {
         match owners.get(&(Arc::clone(&pod.reference.namespace), owner.clone())) {
             Some(Existence::Exists) => {
-                return Ok(Fate::Leave(Why::Controller(owner.clone()), Stay::Expected));
+                return Ok(PodDecision::Leave(Why::Controller(owner.clone()), Retention::Expected));
             }
-            Some(Existence::Absent) if pod.terminating.is_some() => return Ok(Fate::Await),
+            Some(Existence::Absent) if pod.terminating.is_some() => return Ok(PodDecision::Await),
             Some(Existence::Absent) => {}
             Some(Existence::Unknown(error)) => return Err(unknown(pod, owner, Arc::clone(error))),
             None => return Err(unknown(pod, owner, "it was not looked up".into())),
         }
     }
     Ok(match own_reason(pod, rules) {
-        None => Fate::Evict,
+        None => PodDecision::Evict,
         Some(why) => {
-            let stay = match why {
-                _ if pod.phase == Phase::Finished => Stay::Expected,
-                Why::RunsToCompletion => Stay::UntilFinished,
-                _ => Stay::ForEver,
+            let retention = match why {
+                _ if pod.phase == Phase::Finished => Retention::Expected,
+                Why::RunsToCompletion => Retention::UntilFinished,
+                _ => Retention::Permanent,
             };
-            Fate::Leave(why, stay)
+            PodDecision::Leave(why, retention)
         }
     })
 }

@@ -22,16 +22,16 @@ mod syntax;
 mod window;
 
 pub(crate) use belief::STATUS_TAINTS;
-pub use budget::{Obstacle, obstacle};
+pub use budget::{BudgetBlocker, budget_blocker};
 pub use change::{Change, News};
 pub use condition::{ConditionRule, Holding, format_conditions, recorded_conditions};
 pub use decide::{Act, Step, decide, given_back, is_draining, is_removed, without_leftover};
 pub use duration::{DURATION_REMEDY, format_duration, parse_duration};
 pub use expr::LabelExpr;
-pub use filter::{Fate, OwnerUnknown, Stay, Why, fate, owners_needed};
+pub use filter::{OwnerUnknown, PodDecision, Retention, Why, decide_pod, owners_needed};
 pub use label::{is_label_key, is_label_value};
 pub use node_budget::{Capped, NodeBudget};
-pub use pod_plan::{Hindrance, Left, PodPlan, plan_pods};
+pub use pod_plan::{Blocker, Left, PodPlan, plan_pods};
 pub use policy::{
     AtDeadline, Cap, CapScope, GroupKind, Limit, NodeSelector, Pace, PodRules, Policy,
     PriorityGroup, Protection, Retry, Undrainable,

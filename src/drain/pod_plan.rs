@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::budget::{self, Obstacle};
-use super::filter::{self, Fate, OwnerUnknown, Stay, Why};
+use super::budget::{self, BudgetBlocker};
+use super::filter::{self, OwnerUnknown, PodDecision, Retention, Why};
 use super::{AtDeadline, PodRules, Policy, Undrainable};
 use crate::model::{Budget, DrainPod, Owners, Phase, PodRef, later};
 
@@ -23,7 +23,7 @@ pub struct PodPlan {
     /// They are left, and why.
     pub left: Vec<Left>,
     /// What would keep some of those in `go` from being evicted now.
-    pub obstacles: Vec<(PodRef, Obstacle)>,
+    pub budget_blockers: Vec<(PodRef, BudgetBlocker)>,
     /// Pods of which it cannot be told whether they go.
     pub unknown: Vec<OwnerUnknown>,
 }
@@ -36,25 +36,25 @@ pub struct Left {
     /// Why.
     pub why: Why,
     /// For how long.
-    pub stay: Stay,
+    pub retention: Retention,
 }
 
 /// Why a node is not expected to be drained completely.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Hindrance {
+pub enum Blocker {
     /// A pod is left that must not be lost.
     Left(PodRef, Why),
     /// A pod is to go, but its budgets never let it.
-    Budget(PodRef, Obstacle),
+    Budget(PodRef, BudgetBlocker),
     /// It cannot be told whether a pod is left.
     Unknown(OwnerUnknown),
 }
 
-impl fmt::Display for Hindrance {
+impl fmt::Display for Blocker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Left(pod, why) => write!(f, "pod {pod}: {why}"),
-            Self::Budget(pod, obstacle) => write!(f, "pod {pod}: {obstacle}"),
+            Self::Budget(pod, budget_blocker) => write!(f, "pod {pod}: {budget_blocker}"),
             Self::Unknown(unknown) => unknown.fmt(f),
         }
     }
@@ -69,16 +69,16 @@ pub fn plan_pods(
 ) -> PodPlan {
     let mut pod_plan = PodPlan::default();
     for pod in pods {
-        match filter::fate(&pod, rules, owners) {
-            Ok(Fate::Evict) => {
-                if let Some(obstacle) = budget::obstacle(&pod, budgets) {
-                    pod_plan.obstacles.push((pod.reference.clone(), obstacle));
+        match filter::decide_pod(&pod, rules, owners) {
+            Ok(PodDecision::Evict) => {
+                if let Some(budget_blocker) = budget::budget_blocker(&pod, budgets) {
+                    pod_plan.budget_blockers.push((pod.reference.clone(), budget_blocker));
                 }
                 pod_plan.go.push(pod);
             }
-            Ok(Fate::Await) => pod_plan.going.push(pod),
-            Ok(Fate::Leave(why, stay)) => {
-                pod_plan.left.push(Left { pod: pod.reference, why, stay });
+            Ok(PodDecision::Await) => pod_plan.going.push(pod),
+            Ok(PodDecision::Leave(why, retention)) => {
+                pod_plan.left.push(Left { pod: pod.reference, why, retention });
             }
             Err(unknown) => pod_plan.unknown.push(*unknown),
         }
@@ -91,10 +91,11 @@ impl PodPlan {
     ///
     /// A budget that is used up is no reason: it may have something left later. Nor is a pod that
     /// runs until it has finished.
-    pub fn hindrances(&self) -> Vec<Hindrance> {
-        let lasting = self.obstacles.iter().filter(|(_, obstacle)| obstacle.is_lasting());
-        let lasting = lasting.map(|(pod, o)| Hindrance::Budget(pod.clone(), o.clone()));
-        let unknown = self.unknown.iter().cloned().map(Hindrance::Unknown);
+    pub fn blockers(&self) -> Vec<Blocker> {
+        let lasting =
+            self.budget_blockers.iter().filter(|(_, budget_blocker)| budget_blocker.is_lasting());
+        let lasting = lasting.map(|(pod, o)| Blocker::Budget(pod.clone(), o.clone()));
+        let unknown = self.unknown.iter().cloned().map(Blocker::Unknown);
         self.lasting().into_iter().chain(lasting).chain(unknown).collect()
     }
 
@@ -103,13 +104,13 @@ impl PodPlan {
     /// Under [`Undrainable::DrainRest`] nothing that is expected stops an attempt: a budget, a webhook
     /// or an operator may answer otherwise once it is asked. Where the rest is deleted at the deadline,
     /// budgets are no reason under any policy.
-    pub fn vetoes(&self, policy: &Policy) -> Vec<Hindrance> {
+    pub fn vetoes(&self, policy: &Policy) -> Vec<Blocker> {
         if policy.undrainable == Undrainable::DrainRest {
             return Vec::new();
         }
-        let mut vetoes = self.hindrances();
+        let mut vetoes = self.blockers();
         if policy.at_deadline == AtDeadline::DeleteRest {
-            vetoes.retain(|hindrance| !matches!(hindrance, Hindrance::Budget(..)));
+            vetoes.retain(|blocker| !matches!(blocker, Blocker::Budget(..)));
         }
         vetoes
     }
@@ -126,22 +127,22 @@ impl PodPlan {
             std::mem::take(&mut self.go).into_iter().partition(came_later);
         self.go = go;
         for DrainPod { reference: pod, .. } in later {
-            self.obstacles.retain(|(other, _)| other.uid != pod.uid);
-            self.left.push(Left { pod, why: Why::CameLater, stay: Stay::Expected });
+            self.budget_blockers.retain(|(other, _)| other.uid != pod.uid);
+            self.left.push(Left { pod, why: Why::CameLater, retention: Retention::Expected });
         }
     }
 
     /// The pods that the policy protects: they stay when all others are gone.
-    pub fn lasting(&self) -> Vec<Hindrance> {
-        let left = self.left.iter().filter(|left| left.stay == Stay::ForEver);
-        left.map(|left| Hindrance::Left(left.pod.clone(), left.why.clone())).collect()
+    pub fn lasting(&self) -> Vec<Blocker> {
+        let left = self.left.iter().filter(|left| left.retention == Retention::Permanent);
+        left.map(|left| Blocker::Left(left.pod.clone(), left.why.clone())).collect()
     }
 
     /// Whether nothing is left to do: no pod is to go or is going, none has to finish first, and of
     /// none it is unknown. Pods that are left for ever do not count: they are
-    /// [`hindrances`](Self::hindrances).
+    /// [`blockers`](Self::blockers).
     pub fn is_drained(&self) -> bool {
-        let waits = self.left.iter().any(|left| left.stay == Stay::UntilFinished);
+        let waits = self.left.iter().any(|left| left.retention == Retention::UntilFinished);
         self.go.is_empty() && self.going.is_empty() && self.unknown.is_empty() && !waits
     }
 
@@ -151,7 +152,7 @@ impl PodPlan {
         let takes_long = |pod: &DrainPod| {
             pod.grace > counts || pod.terminating.is_some_and(|until| until <= now)
         };
-        let waits = self.left.iter().any(|left| left.stay == Stay::UntilFinished);
+        let waits = self.left.iter().any(|left| left.retention == Retention::UntilFinished);
         let is_all = self.go.is_empty() && self.unknown.is_empty() && !waits;
         is_all && !self.going.is_empty() && self.going.iter().all(takes_long)
     }
@@ -205,27 +206,27 @@ mod tests {
     }
 
     fn texts(pod_plan: &PodPlan) -> Vec<String> {
-        pod_plan.hindrances().iter().map(ToString::to_string).collect()
+        pod_plan.blockers().iter().map(ToString::to_string).collect()
     }
 
     #[test]
     fn an_empty_node_is_drained() {
         let empty = of([], &[budget("web", 2, 1)]);
-        assert!(empty.is_drained() && empty.hindrances().is_empty());
+        assert!(empty.is_drained() && empty.blockers().is_empty());
         assert_eq!(empty.longest_grace(), Duration::ZERO);
     }
 
     #[test]
-    fn a_used_up_budget_is_an_obstacle_and_no_hindrance() {
+    fn a_used_up_budget_blocks_a_pod_but_not_the_node() {
         let pod_plan = of([web("a"), web("b"), drain_pod("c")], &[budget("web", 2, 1)]);
         assert_eq!(pod_plan.go.len(), 3);
-        let held: Vec<_> = pod_plan.obstacles.iter().map(|(pod, _)| &*pod.name).collect();
+        let held: Vec<_> = pod_plan.budget_blockers.iter().map(|(pod, _)| &*pod.name).collect();
         assert_eq!(held, ["a", "b"], "one for each pod, and none for the pod without a budget");
-        assert!(pod_plan.hindrances().is_empty() && !pod_plan.is_drained());
+        assert!(pod_plan.blockers().is_empty() && !pod_plan.is_drained());
     }
 
     #[test]
-    fn a_budget_that_is_never_met_hinders_and_so_do_two_with_room() {
+    fn a_budget_that_is_never_met_blocks_and_so_do_two_with_room() {
         let never = Budget {
             demand: Some(Demand::MaxUnavailable(Amount::Count(0))),
             ..budget("strict", 1, 1)
@@ -237,7 +238,7 @@ mod tests {
             ]
         );
         let two = of([web("a")], &[budget("x", 1, 3), budget("y", 1, 3)]);
-        assert_eq!(two.hindrances().len(), 1);
+        assert_eq!(two.blockers().len(), 1);
     }
 
     #[test]
@@ -248,32 +249,32 @@ mod tests {
         };
         let pod = web("a").with_volume("tmp", LocalVolumeKind::EmptyDir);
         let pod_plan = of([pod], &[never]);
-        assert!(pod_plan.obstacles.is_empty());
+        assert!(pod_plan.budget_blockers.is_empty());
         assert_eq!(texts(&pod_plan), ["pod default/a: its emptyDir volume tmp would be lost"]);
     }
 
     #[test]
-    fn what_is_left_on_purpose_neither_hinders_nor_delays() {
+    fn what_is_left_on_purpose_neither_blocks_nor_delays() {
         let agent = owner("apps/v1", "DaemonSet", "agent");
         let of = ("default".into(), agent.clone());
         let owners = [(of, Existence::Exists)].into_iter().collect();
         let pods = [drain_pod("a").owned_by(agent), DrainPod { mirror: true, ..drain_pod("b") }];
         let pod_plan = plan_pods(pods, &rules(), &owners, &[]);
         assert_eq!(pod_plan.left.len(), 2);
-        assert!(pod_plan.is_drained() && pod_plan.hindrances().is_empty());
+        assert!(pod_plan.is_drained() && pod_plan.blockers().is_empty());
     }
 
     #[test]
-    fn a_pod_that_is_going_or_has_to_finish_delays_but_does_not_hinder() {
+    fn a_pod_that_is_going_or_has_to_finish_delays_but_does_not_block() {
         let to_the_end = ("cluster-autoscaler.kubernetes.io/safe-to-evict", "on-completion");
         for pod in [drain_pod("a").going_until(30), drain_pod("a").annotated_with([to_the_end])] {
             let pod_plan = of([pod], &[]);
-            assert!(!pod_plan.is_drained() && pod_plan.hindrances().is_empty());
+            assert!(!pod_plan.is_drained() && pod_plan.blockers().is_empty());
         }
     }
 
     #[test]
-    fn an_unknown_owner_hinders_and_the_others_are_still_sorted() {
+    fn an_unknown_owner_blocks_and_the_others_are_still_sorted() {
         let agent = owner("apps/v1", "DaemonSet", "agent");
         let of = ("default".into(), agent.clone());
         let owners = [(of, Existence::Unknown("kaboom".into()))];

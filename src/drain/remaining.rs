@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ahash::AHashMap;
 
-use super::{Hindrance, PodPlan, obstacle};
+use super::{Blocker, PodPlan, budget_blocker};
 use crate::model::{Budget, PodRef, Uid};
 
 /// More than so many of a kind are counted only.
@@ -20,7 +20,7 @@ pub struct Remaining {
     /// Their eviction was refused, and is asked for again.
     pub held: Vec<Held>,
     /// The policy protects them, or it cannot be told whether it does.
-    pub left: Vec<Hindrance>,
+    pub left: Vec<Blocker>,
 }
 
 /// A pod whose eviction was refused.
@@ -39,16 +39,17 @@ impl Display for Held {
 }
 
 impl Remaining {
-    /// Those of a pod_plan. `refusals` is what the API server said last of the pods whose eviction it
+    /// Those of a pod plan. `refusals` is what the API server said last of the pods whose eviction it
     /// refused; `budgets` puts its words about budgets into numbers, where they are known.
     pub fn of(pod_plan: &PodPlan, refusals: &AHashMap<Uid, String>, budgets: &[Budget]) -> Self {
         let held = pod_plan.go.iter().filter_map(|pod| {
             let refusal = refusals.get(&pod.reference.uid)?;
-            let foreseen = obstacle(pod, budgets).map(|obstacle| obstacle.to_string());
+            let foreseen =
+                budget_blocker(pod, budgets).map(|budget_blocker| budget_blocker.to_string());
             let why = foreseen.unwrap_or_else(|| format!("its eviction was refused: {refusal}"));
             Some(Held { pod: pod.reference.clone(), why })
         });
-        let unknown = pod_plan.unknown.iter().cloned().map(Hindrance::Unknown);
+        let unknown = pod_plan.unknown.iter().cloned().map(Blocker::Unknown);
         Self { held: held.collect(), left: pod_plan.lasting().into_iter().chain(unknown).collect() }
     }
 

@@ -67,7 +67,7 @@ type AskedBudgets = (Instant, Arc<OnceCell<Result<Arc<[Budget]>, RequestError>>>
 struct Troubles {
     failures: u32,
     /// How often it could not be drained, and why it could not the last time.
-    hindered: u32,
+    blocked: u32,
     why: Option<Arc<str>>,
     /// Until when its pods are not looked at again, since it could not be drained. What else is to be
     /// done about the node does not wait for that.

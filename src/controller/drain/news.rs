@@ -6,7 +6,7 @@ use tracing::{info, warn};
 
 use super::metrics::DrainMetrics;
 use crate::cluster::RequestError;
-use crate::drain::{Capped, Hindrance, News};
+use crate::drain::{Blocker, Capped, News};
 use crate::model::Node;
 use crate::observe::{NodeEvent, Recorder};
 
@@ -101,16 +101,16 @@ impl Reporter {
     }
 
     /// These pods are left on their node, or keep it from being drained.
-    pub(super) fn hindering(&self, hindrances: &[Hindrance]) {
+    pub(super) fn report_blockers(&self, blockers: &[Blocker]) {
         // What is to be mended is seen by a few; a node of a hundred such pods is no hundred news.
         const TOLD: usize = 10;
-        for hindrance in hindrances.iter().take(TOLD) {
-            let (pod, why) = match hindrance {
-                Hindrance::Left(pod, why) => (pod, why.to_string()),
-                Hindrance::Budget(pod, obstacle) => (pod, obstacle.to_string()),
-                Hindrance::Unknown(unknown) => (&unknown.pod, unknown.to_string()),
+        for blocker in blockers.iter().take(TOLD) {
+            let (pod, why) = match blocker {
+                Blocker::Left(pod, why) => (pod, why.to_string()),
+                Blocker::Budget(pod, budget_blocker) => (pod, budget_blocker.to_string()),
+                Blocker::Unknown(unknown) => (&unknown.pod, unknown.to_string()),
             };
-            self.recorder.drain_blocked(pod, "hindrance", &why);
+            self.recorder.drain_blocked(pod, "blocker", &why);
         }
     }
 

@@ -9,7 +9,7 @@ use super::{Conductor, PlannedPods, Went};
 use crate::backoff::Backoff;
 use crate::cluster::{RequestError, StoredNode};
 use crate::drain::{
-    Change, Cordon, DrainPhase, Hindrance, News, PodPlan, Policy, Record, Undrainable, brief,
+    Blocker, Change, Cordon, DrainPhase, News, PodPlan, Policy, Record, Undrainable, brief,
     given_back, listed, owners_needed, plan_pods,
 };
 use crate::model::{Budget, DrainPod, Node, NodeName, second_from};
@@ -30,10 +30,10 @@ impl Conductor {
         stored: &StoredNode,
         policy: &Policy,
         record: Record,
-        vetoes: &[Hindrance],
+        vetoes: &[Blocker],
     ) -> Result<Went, RequestError> {
         let why = in_one_line(vetoes);
-        let pause = self.hindered(&stored.node, &why, vetoes);
+        let pause = self.blocked(&stored.node, &why, vetoes);
         if policy.undrainable == Undrainable::Report
             && record.cordon == Cordon::Ours
             && let Some(drain_facts) = stored.node.drain_facts.as_deref()
@@ -59,22 +59,17 @@ impl Conductor {
     }
 
     /// Reports why a node cannot be drained, and says when to look again.
-    pub(super) fn hindered(
-        &self,
-        node: &Node,
-        why: &Arc<str>,
-        hindrances: &[Hindrance],
-    ) -> Duration {
+    pub(super) fn blocked(&self, node: &Node, why: &Arc<str>, blockers: &[Blocker]) -> Duration {
         let (times, is_news) = self.trouble(&node.name, |troubles| {
-            troubles.hindered += 1;
+            troubles.blocked += 1;
             let is_news = troubles.why.as_deref() != Some(why);
             troubles.why = Some(Arc::clone(why));
-            (troubles.hindered, is_news)
+            (troubles.blocked, is_news)
         });
         // Said again with growing pauses: an hour of it is a handful of events, not a hundred.
         if is_news || times.is_power_of_two() {
             self.drains.reporter.tell(node, &News::Held(Arc::clone(why)));
-            self.drains.reporter.hindering(hindrances);
+            self.drains.reporter.report_blockers(blockers);
         }
         let who = self.troubles.hasher().hash_one(&node.name);
         UNTIL_DRAINABLE.pause(times, who.into())
@@ -86,7 +81,7 @@ impl Conductor {
         &self,
         node: &Node,
         policy: &Policy,
-    ) -> Result<Vec<Hindrance>, RequestError> {
+    ) -> Result<Vec<Blocker>, RequestError> {
         if policy.undrainable == Undrainable::DrainRest {
             return Ok(Vec::new());
         }
@@ -152,6 +147,6 @@ impl Conductor {
 }
 
 /// Why a node is not drained, in one line.
-pub(super) fn in_one_line(vetoes: &[Hindrance]) -> Arc<str> {
+pub(super) fn in_one_line(vetoes: &[Blocker]) -> Arc<str> {
     brief(&listed(vetoes).unwrap_or_default())
 }

@@ -35,7 +35,7 @@ impl Conductor {
                 scheduled = Some(self.slot(&node.name, policy));
             } else {
                 let why = in_one_line(&vetoes);
-                let pause = self.hindered(node, &why, &vetoes);
+                let pause = self.blocked(node, &why, &vetoes);
                 if !is_foreign && policy.undrainable == Undrainable::Report {
                     {
                         let mut node_budget = self.drains.node_budget.lock();

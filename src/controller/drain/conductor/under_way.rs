@@ -13,7 +13,7 @@ use crate::backoff::Backoff;
 use crate::cluster::{RequestError, StoredNode};
 use crate::drain::{
     AtDeadline, Change, Cordon, DrainPhase, News, PodPlan, Policy, Record, Remaining, Undrainable,
-    brief, obstacle, sequence,
+    brief, budget_blocker, sequence,
 };
 use crate::evict::{Order, OrderState, Ordered};
 use crate::model::{Budget, DrainPod, Node, NodeName, PodRef, Uid, later, second_from, second_of};
@@ -64,7 +64,7 @@ impl Conductor {
             ..record
         };
         self.trouble(&node.name, |troubles| {
-            (troubles.hindered, troubles.why, troubles.waits) = (0, None, None);
+            (troubles.blocked, troubles.why, troubles.waits) = (0, None, None);
         });
         let change = Change { news: News::Started, retry_taken: true, ..Change::note(record) };
         self.write(stored, change).await
@@ -181,7 +181,7 @@ impl Conductor {
         for ordered in held.filter(|ordered| ordered.waits_for_budget(now)) {
             let uid = ordered.pod.uid;
             let pod = pod_plan.go.iter().find(|pod| pod.reference.uid == uid);
-            if pod.is_some_and(|pod| obstacle(pod, budgets).is_none()) {
+            if pod.is_some_and(|pod| budget_blocker(pod, budgets).is_none()) {
                 debug!(pod = %ordered.pod, "no disruption budget blocks the pod any more");
                 self.shared.retry_order(ordered);
             }
@@ -243,7 +243,7 @@ impl Conductor {
             why: left.clone(),
             ..record
         };
-        self.drains.reporter.hindering(&protected);
+        self.drains.reporter.report_blockers(&protected);
         let news = News::Drained { cause: "evicted", left };
         self.write(stored, Change { news, ..Change::note(record) }).await
     }
