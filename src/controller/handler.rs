@@ -112,14 +112,14 @@ impl Decider {
         match step {
             Step::Rest => None,
             Step::Wait(moment) => Some(moment),
-            Step::Act(_) => {
+            Step::Action(_) => {
                 drains.due.arm(node.name.clone(), Instant::now(), ());
                 now.saturating_add(LOOK_AGAIN).ok()
             }
         }
     }
 
-    /// Has a node's record looked at in a while, since one of its pods came, changed or went.
+    /// Has a node's record looked at in a while, since one of its pods came, changed or result.
     fn look_at_record(&self, name: &NodeName, node: &Node, anchors: &Anchors) {
         let shared = &*self.shared;
         if concerns_record(node, anchors, shared.compat) && shared.records.get(name).is_none() {

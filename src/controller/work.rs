@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::drain::{self, Conductor};
+use super::drain::{self, DrainReconciler};
 use super::engine::ended;
 use super::handler::Decider;
 use super::metrics::Panics;
@@ -132,8 +132,8 @@ impl Work {
             let (shared, drains) = (Arc::clone(shared), Arc::clone(drains));
             // Names of sessions must not come again in a later term.
             let seed = self.seed.wrapping_add(u128::from(number) << 64);
-            let conductor = Conductor::new(shared, drains, api.clone(), seed);
-            tasks.spawn(drain::run(conductor, listed.clone(), over.clone(), runner.clone()));
+            let reconciler = DrainReconciler::new(shared, drains, api.clone(), seed);
+            tasks.spawn(drain::run(reconciler, listed.clone(), over.clone(), runner.clone()));
         }
         let pods_listed = listed[1].clone();
         let (shared_by_lane, api) = (Arc::clone(shared), api.clone());

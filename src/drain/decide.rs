@@ -28,12 +28,12 @@ pub enum Step {
     /// Nothing before this moment.
     Wait(Timestamp),
     /// This, now.
-    Act(Act),
+    Action(Action),
 }
 
 /// Something to do now.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Act {
+pub enum Action {
     /// Cordon the node, if the caps allow it and it can be drained, and plan its drain. A node that
     /// somebody has cordoned already is only taken note of.
     Begin {
@@ -47,7 +47,7 @@ pub enum Act {
     /// Begin to drain.
     Start(Record),
     /// Go on evicting.
-    Conduct(Record),
+    Continue(Record),
     /// The deadline is over.
     Expire(Record),
     /// Write this.
@@ -61,14 +61,14 @@ pub enum Act {
     },
 }
 
-impl Act {
+impl Action {
     /// Name of the policy by whose settings it is done.
     pub fn policy(&self) -> &str {
         match self {
             Self::Begin { claims, .. } => claims.first().map_or("", |claim| &claim.policy),
             Self::Schedule(record)
             | Self::Start(record)
-            | Self::Conduct(record)
+            | Self::Continue(record)
             | Self::Expire(record) => record.policy(),
             Self::Write(change) => change.record.as_ref().map_or("", Record::policy),
             Self::Mark { .. } => "",
@@ -112,7 +112,7 @@ pub fn decide(node: &Node, policies: &[Policy], now: Timestamp) -> Step {
         record if is_left_by_draino(drain_facts, record.as_ref(), policies) => {
             let change =
                 Change { record, unschedulable: None, retry_taken: false, news: News::None };
-            Step::Act(Act::Write(change))
+            Step::Action(Action::Write(change))
         }
         None => match Badness::of(drain_facts, policies, now) {
             Badness { claims, .. } if !claims.is_empty() => begin(claims, 0),
@@ -135,7 +135,7 @@ fn left_to_the_autoscaler(drain_facts: &NodeDrainFacts, record: Option<Record>) 
     let autoscaler = drain_facts.unschedulable;
     match record.filter(|_| drain_facts.autoscaler == Autoscaler::Removing) {
         Some(record) if record.autoscaler != autoscaler => {
-            Step::Act(Act::Write(Change::note(Record { autoscaler, ..record })))
+            Step::Action(Action::Write(Change::note(Record { autoscaler, ..record })))
         }
         _ => Step::Rest,
     }
@@ -156,7 +156,7 @@ pub fn without_leftover(drain_facts: &NodeDrainFacts) -> Option<Change> {
 
 /// Whether a drain of this session is to go on evicting, by the node as it is stored.
 pub fn is_draining(node: &Node, session: &str, policies: &[Policy], now: Timestamp) -> bool {
-    matches!(decide(node, policies, now), Step::Act(Act::Conduct(record)) if *record.session == *session)
+    matches!(decide(node, policies, now), Step::Action(Action::Continue(record)) if *record.session == *session)
 }
 
 /// The message of the condition `DrainScheduled`, as draino writes it.
@@ -203,11 +203,11 @@ fn unreadable(drain_facts: &NodeDrainFacts, error: &str) -> Step {
         .unschedulable
         .then(|| Record::new(Arc::from("unknown"), Cordon::Foreign, Vec::new()));
     let news = News::Unreadable(error.to_owned());
-    Step::Act(Act::Write(Change { record, unschedulable: None, retry_taken: false, news }))
+    Step::Action(Action::Write(Change { record, unschedulable: None, retry_taken: false, news }))
 }
 
 fn begin(claims: Vec<Claim>, failures: u32) -> Step {
-    Step::Act(Act::Begin { claims, failures })
+    Step::Action(Action::Begin { claims, failures })
 }
 
 /// A node that is cordoned by us, or drained on somebody else's cordon.
@@ -230,7 +230,7 @@ fn go_on(
     }
     if record.autoscaler && drain_facts.unschedulable {
         // It changed its mind without touching the cordon. An uncordon from now on is a person's.
-        return Step::Act(Act::Write(Change::note(Record { autoscaler: false, ..record })));
+        return Step::Action(Action::Write(Change::note(Record { autoscaler: false, ..record })));
     }
     let look_again = bad.look_again;
     let step = if record.phase == DrainPhase::Released {
@@ -256,11 +256,11 @@ fn in_progress(
     clearing: &Clearing,
     now: Timestamp,
 ) -> Step {
-    let mark = mark(&record, drain_facts).map(Step::Act);
+    let mark = mark(&record, drain_facts).map(Step::Action);
     if bad.claims.is_empty() {
         // What takes something back does not wait for a decoration.
         return match (while_clear(node, drain_facts, record, policies, clearing, now), mark) {
-            (Step::Act(Act::Write(change)), _) => Step::Act(Act::Write(change)),
+            (Step::Action(Action::Write(change)), _) => Step::Action(Action::Write(change)),
             (_, Some(mark)) => mark,
             (step, None) => step,
         };
@@ -270,7 +270,7 @@ fn in_progress(
     }
     let claims = bad.joined(&record, clearing);
     if claims != record.claims {
-        return Step::Act(Act::Write(Change::note(Record { claims, ..record })));
+        return Step::Action(Action::Write(Change::note(Record { claims, ..record })));
     }
     match settings(&record, policies) {
         Some(policy) => still_bad(node, drain_facts, record, policy, now),
@@ -289,7 +289,7 @@ fn uncordoned_by_others(record: Record, drain_facts: &NodeDrainFacts, bad: &Badn
         if bad.claims.is_empty() {
             return ended(record, drain_facts, None, News::Uncordoned);
         }
-        return Step::Act(Act::Write(Change {
+        return Step::Action(Action::Write(Change {
             record: Some(Record { autoscaler: false, ..record }),
             unschedulable: Some(true),
             retry_taken: false,
@@ -304,7 +304,7 @@ fn uncordoned_by_others(record: Record, drain_facts: &NodeDrainFacts, bad: &Badn
         ..record
     };
     let news = News::CalledOff(cancelled::UNCORDONED);
-    Step::Act(Act::Write(Change { news, ..Change::note(record) }))
+    Step::Action(Action::Write(Change { news, ..Change::note(record) }))
 }
 
 /// Takes the record away, and a request for one more try with it. Only a record can ask for the
@@ -315,7 +315,7 @@ fn ended(
     unschedulable: Option<bool>,
     news: News,
 ) -> Step {
-    Step::Act(Act::Write(end(record, drain_facts, unschedulable, news)))
+    Step::Action(Action::Write(end(record, drain_facts, unschedulable, news)))
 }
 
 fn end(
@@ -342,7 +342,7 @@ fn keep_vanished(record: &Record, clearing: &Clearing, now: Timestamp) -> Option
         _ => return None,
     };
     let record = Record { vanished, ..record.clone() };
-    Some(Step::Act(Act::Write(Change::note(record))))
+    Some(Step::Action(Action::Write(Change::note(record))))
 }
 
 /// Somebody wants the node used although it is bad.
@@ -364,7 +364,7 @@ fn released(
     let is_new = |condition: &Arc<str>| !known.contains(&subject(condition));
     let news = bad.claims.iter().flat_map(|claim| &claim.conditions).any(is_new);
     if let Some(mark) = mark(record, drain_facts) {
-        Step::Act(mark)
+        Step::Action(mark)
     } else if news || drain_facts.unschedulable && !bad.claims.is_empty() {
         begin(bad.claims, 0)
     } else {
@@ -379,13 +379,13 @@ fn released(
 }
 
 /// The condition `DrainScheduled`, if it is not as it should be.
-fn mark(record: &Record, drain_facts: &NodeDrainFacts) -> Option<Act> {
+fn mark(record: &Record, drain_facts: &NodeDrainFacts) -> Option<Action> {
     let wanted = matches!(record.phase, DrainPhase::Scheduled | DrainPhase::Draining);
     let is = drain_facts
         .condition(NodeDrainFacts::SCHEDULED_CONDITION)
         .is_some_and(|condition| condition.status == ConditionStatus::True);
     let message = scheduled_message(record)?;
-    (is != wanted).then_some(Act::Mark { scheduled: wanted, message })
+    (is != wanted).then_some(Action::Mark { scheduled: wanted, message })
 }
 
 /// Nothing is bad at the moment: no drain begins or goes on, and the cordon goes once that has
@@ -435,7 +435,7 @@ fn call_off(record: Record, why: &'static str) -> Step {
         forced: false,
         ..record
     };
-    Step::Act(Act::Write(Change { news: News::CalledOff(why), ..Change::note(record) }))
+    Step::Action(Action::Write(Change { news: News::CalledOff(why), ..Change::note(record) }))
 }
 
 /// The node is bad, cordoned, and ours to drain.
@@ -461,10 +461,10 @@ fn still_bad(
                 (Some(why), _) => {
                     let news = News::Held(Arc::from(why));
                     let record = Record { why: Some(Arc::from(why)), next: None, ..record };
-                    Step::Act(Act::Write(Change { news, ..Change::note(record) }))
+                    Step::Action(Action::Write(Change { news, ..Change::note(record) }))
                 }
                 (None, Some(next)) if next > now => Step::Wait(next),
-                (None, _) => Step::Act(Act::Schedule(record)),
+                (None, _) => Step::Action(Action::Schedule(record)),
             }
         }
         DrainPhase::Scheduled | DrainPhase::Draining if !policy.drain => {
@@ -475,7 +475,7 @@ fn still_bad(
         DrainPhase::Scheduled => {
             let scheduled = record.scheduled.unwrap_or(now);
             let begins = opens(policy, scheduled.max(now));
-            if begins > now { Step::Wait(begins) } else { Step::Act(Act::Start(record)) }
+            if begins > now { Step::Wait(begins) } else { Step::Action(Action::Start(record)) }
         }
         DrainPhase::Draining => draining(node, record, now),
         DrainPhase::Drained => {
@@ -486,7 +486,7 @@ fn still_bad(
                 Step::Wait(at)
             } else {
                 let record = Record { lingers: true, ..record };
-                Step::Act(Act::Write(Change { news: News::Lingers, ..Change::note(record) }))
+                Step::Action(Action::Write(Change { news: News::Lingers, ..Change::note(record) }))
             }
         }
         DrainPhase::Failed => {
@@ -499,7 +499,7 @@ fn still_bad(
                 _ if record.cordon == Cordon::Lifted => {
                     begin(record.claims.clone(), record.failures)
                 }
-                _ => Step::Act(Act::Start(record)),
+                _ => Step::Action(Action::Start(record)),
             }
         }
         // Seen to before.
@@ -512,8 +512,8 @@ fn draining(node: &Node, record: Record, now: Timestamp) -> Step {
         return call_off(record, cancelled::UNREACHABLE);
     }
     match record.deadline {
-        Some(deadline) if deadline > now => Step::Act(Act::Conduct(record)),
-        _ => Step::Act(Act::Expire(record)),
+        Some(deadline) if deadline > now => Step::Action(Action::Continue(record)),
+        _ => Step::Action(Action::Expire(record)),
     }
 }
 

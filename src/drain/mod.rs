@@ -25,7 +25,7 @@ pub(crate) use belief::STATUS_TAINTS;
 pub use budget::{BudgetBlocker, budget_blocker};
 pub use change::{Change, News};
 pub use condition::{ConditionRule, Holding, format_conditions, recorded_conditions};
-pub use decide::{Act, Step, decide, given_back, is_draining, is_removed, without_leftover};
+pub use decide::{Action, Step, decide, given_back, is_draining, is_removed, without_leftover};
 pub use duration::{DURATION_REMEDY, format_duration, parse_duration};
 pub use expr::LabelExpr;
 pub use filter::{OwnerUnknown, PodDecision, Retention, Why, decide_pod, owners_needed};

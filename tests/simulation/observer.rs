@@ -85,7 +85,7 @@ struct Lease {
     since: f64,
 }
 
-/// What went wrong: the promise, and how.
+/// What result wrong: the promise, and how.
 pub(super) type Broken = String;
 
 #[derive(Default)]
@@ -247,7 +247,7 @@ impl Observer {
 
     /// P1: what a drain evicts it may evict.
     fn rightly_evicted(&mut self, who: &str, sent: f64, now: f64, changes: &[Change]) {
-        let Some(change) = went(changes) else { return };
+        let Some(change) = result(changes) else { return };
         self.evicted += 1;
         let right = match &mut self.drains {
             Some(drains) => drains.evicted_pod(who, sent, now, &change.current),
@@ -278,7 +278,7 @@ impl Observer {
         operation: &Operation,
         changes: &[Change],
     ) {
-        let Some(change) = went(changes) else { return };
+        let Some(change) = result(changes) else { return };
         let uid = text(&change.current, "/metadata/uid");
         self.evicted += 1;
         if self.hostile.contains(uid) {
@@ -455,7 +455,7 @@ fn is_hostile(pod: &Value) -> bool {
 }
 
 /// The change by which a pod is gone or going. Marked and then removed: that is one.
-fn went(changes: &[Change]) -> Option<&Change> {
+fn result(changes: &[Change]) -> Option<&Change> {
     changes.iter().find(|change| {
         change.resource == Resource::Pods
             && (change.deleted || change.current.pointer("/metadata/deletionTimestamp").is_some())

@@ -30,7 +30,7 @@ pub(crate) struct Process {
     _end: oneshot::Sender<()>,
 }
 
-/// What went over the wire.
+/// What result over the wire.
 #[derive(Default)]
 pub(crate) struct Wire {
     /// Messages of the events that were created.

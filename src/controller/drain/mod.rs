@@ -1,14 +1,14 @@
 //! Cordon and drain: executes the decisions of [`crate::drain`].
 //!
 //! A node reaches its shard's worker like any other change. If the decision is to wait, the node's timer is
-//! set. If there is something to do now, the node is queued for the conductor; the queue handles a node
-//! only once at a time. The conductor reads the node from the API server, decides again, writes, and
+//! set. If there is something to do now, the node is queued for the reconciler; the queue handles a node
+//! only once at a time. The reconciler reads the node from the API server, decides again, writes, and
 //! continues from the stored result until there is nothing to do now. The evictor evicts the pods, in its
 //! window, like all others.
 
-mod conductor;
 mod metrics;
 mod news;
+mod reconciler;
 mod unstored;
 
 use std::sync::Arc;
@@ -16,14 +16,14 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use parking_lot::Mutex;
 
-pub(super) use conductor::{Conductor, run};
 pub(super) use metrics::DrainMetrics;
 pub(super) use news::Reporter;
+pub(super) use reconciler::{DrainReconciler, run};
 use unstored::Unstored;
 
 use crate::cluster::Watched;
 use crate::drain::{
-    Act, Change, DrainPhase, News, NodeBudget, Policy, Record, Step, decide, is_draining,
+    Action, Change, DrainPhase, News, NodeBudget, Policy, Record, Step, decide, is_draining,
     is_removed,
 };
 use crate::model::{Node, NodeName};
@@ -106,7 +106,7 @@ impl Drains {
                 let record = recalled.drain_facts.as_deref().and_then(Record::of);
                 let unschedulable = None;
                 let (retry_taken, news) = (false, News::None);
-                Step::Act(Act::Write(Change { record, unschedulable, retry_taken, news }))
+                Step::Action(Action::Write(Change { record, unschedulable, retry_taken, news }))
             }
             (Step::Rest, Some(again)) => Step::Wait(again),
             (Step::Wait(at), Some(again)) => Step::Wait(at.min(again)),
@@ -137,8 +137,10 @@ impl Drains {
 /// Whether this is a step of a drain under way, so that its evictions go on.
 pub(super) fn evicts(step: &Step) -> bool {
     match step {
-        Step::Act(Act::Conduct(_) | Act::Expire(_) | Act::Mark { scheduled: true, .. }) => true,
-        Step::Act(Act::Write(Change { record: Some(record), .. })) => {
+        Step::Action(
+            Action::Continue(_) | Action::Expire(_) | Action::Mark { scheduled: true, .. },
+        ) => true,
+        Step::Action(Action::Write(Change { record: Some(record), .. })) => {
             record.phase == DrainPhase::Draining
         }
         _ => false,

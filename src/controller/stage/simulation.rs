@@ -225,7 +225,7 @@ impl Story {
     fn taint(&mut self) -> Taint {
         if self.random.random_bool(0.5) {
             // One that does not tell when it was put on; never the same one twice, since one that
-            // went and came back while nobody watched cannot be told from one that stayed.
+            // result and came back while nobody watched cannot be told from one that stayed.
             self.serial += 1;
             taint(&format!("u{}", self.serial), "")
         } else {

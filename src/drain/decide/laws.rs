@@ -68,9 +68,9 @@ prop_compose! {
 }
 
 /// The node after a change was stored.
-fn stored(node: &Node, act: &Act) -> Option<Node> {
-    match act {
-        Act::Write(change) => {
+fn stored(node: &Node, action: &Action) -> Option<Node> {
+    match action {
+        Action::Write(change) => {
             let mut written = node.clone().recorded(change.record.as_ref());
             if let Some(conditions) = change.draino_conditions(node.drain_facts.as_deref()?) {
                 written = written.with_draino_conditions(conditions);
@@ -80,7 +80,7 @@ fn stored(node: &Node, act: &Act) -> Option<Node> {
                 None => written,
             })
         }
-        Act::Mark { scheduled, .. } => {
+        Action::Mark { scheduled, .. } => {
             let status = if *scheduled { True } else { False };
             Some(node.clone().reporting("DrainScheduled", status, 900))
         }
@@ -97,7 +97,7 @@ fn settled(mut node: Node, now: i64) -> Node {
     for _ in 0..8 {
         let step = decide(&node, &[policy("p", &KINDS)], at(now));
         let next = match &step {
-            Step::Act(act) => stored(&node, act),
+            Step::Action(action) => stored(&node, action),
             _ => None,
         };
         let Some(next) = next else { return node };
@@ -122,8 +122,8 @@ proptest! {
     /// Only a cordon of ours is ever lifted, and only a node that somebody finds bad is cordoned.
     #[test]
     fn nothing_of_others_is_undone(node in some_node(), now in 0_i64..2000) {
-        let Step::Act(act) = decide(&node, &[policy("p", &KINDS)], at(now)) else { return Ok(()) };
-        if let Act::Write(change) = &act {
+        let Step::Action(action) = decide(&node, &[policy("p", &KINDS)], at(now)) else { return Ok(()) };
+        if let Action::Write(change) = &action {
             match change.unschedulable {
                 Some(false) => {
                     let drain_facts = node.drain_facts.as_deref().unwrap();
@@ -137,8 +137,8 @@ proptest! {
                 None => {}
             }
         }
-        if matches!(act, Act::Begin { .. } | Act::Schedule(_) | Act::Start(_)) {
-            prop_assert!(is_bad(&node, now), "{:?}", act);
+        if matches!(action, Action::Begin { .. } | Action::Schedule(_) | Action::Start(_)) {
+            prop_assert!(is_bad(&node, now), "{:?}", action);
         }
     }
 
@@ -146,7 +146,7 @@ proptest! {
     #[test]
     fn only_a_cordoned_living_node_is_drained(node in some_node(), now in 0_i64..2000) {
         let step = decide(&node, &[policy("p", &KINDS)], at(now));
-        if let Step::Act(Act::Start(_) | Act::Conduct(_) | Act::Expire(_)) = step {
+        if let Step::Action(Action::Start(_) | Action::Continue(_) | Action::Expire(_)) = step {
             let drain_facts = node.drain_facts.as_deref().unwrap();
             prop_assert!(drain_facts.unschedulable && !drain_facts.terminating);
             prop_assert!(drain_facts.autoscaler != Autoscaler::Removing);
@@ -162,7 +162,7 @@ proptest! {
         let drain_facts = node.drain_facts.as_deref().unwrap();
         match decide(&node, &[policy("p", &KINDS)], at(now)) {
             Step::Rest => {}
-            Step::Act(Act::Write(change)) => {
+            Step::Action(Action::Write(change)) => {
                 prop_assert!(change.unschedulable.is_none() && !change.retry_taken);
                 let noted = change.record.unwrap();
                 prop_assert_eq!(noted.autoscaler, drain_facts.unschedulable);

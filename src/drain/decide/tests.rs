@@ -55,14 +55,14 @@ fn step(node: &Node, now: i64) -> Step {
 
 fn written(step: Step) -> Change {
     match step {
-        Step::Act(Act::Write(change)) => change,
+        Step::Action(Action::Write(change)) => change,
         other => panic!("nothing is written: {other:?}"),
     }
 }
 
 fn begun(step: Step) -> Vec<Claim> {
     match step {
-        Step::Act(Act::Begin { claims, .. }) => claims,
+        Step::Action(Action::Begin { claims, .. }) => claims,
         other => panic!("nothing is begun: {other:?}"),
     }
 }
@@ -113,14 +113,14 @@ fn a_bad_node_that_draino_has_cordoned_is_scheduled_and_not_cordoned_again() {
         .reporting("Bad", True, 0)
         .unschedulable(true)
         .marked_by_draino("Bad=True,0s;Gone=True,10m0s");
-    let Step::Act(Act::Write(Change { record: Some(noted), unschedulable: None, .. })) =
+    let Step::Action(Action::Write(Change { record: Some(noted), unschedulable: None, .. })) =
         step(&node, 10)
     else {
         panic!("{:?}", step(&node, 10));
     };
     assert_eq!(noted.vanished, Some(at(10)), "a condition that is not reported any more");
     assert_eq!(noted.cordon, Cordon::Ours);
-    let Step::Act(Act::Schedule(_)) = step(&node.recorded(Some(&noted)), 11) else {
+    let Step::Action(Action::Schedule(_)) = step(&node.recorded(Some(&noted)), 11) else {
         panic!();
     };
 }
@@ -165,7 +165,7 @@ fn a_new_claim_is_written_down_and_an_old_one_stays_until_it_has_cleared() {
 #[test]
 fn a_cordoned_node_is_scheduled_unless_the_policy_only_cordons() {
     let node = bad(&record(DrainPhase::Cordoned));
-    assert!(matches!(step(&node, 10), Step::Act(Act::Schedule(_))));
+    assert!(matches!(step(&node, 10), Step::Action(Action::Schedule(_))));
     let cordons = Policy { drain: false, ..policy("p", &["Bad"]) };
     let noted = written(decide(&node, std::slice::from_ref(&cordons), at(10))).record.unwrap();
     assert_eq!(noted.why.as_deref(), Some(cancelled::CORDON_ONLY));
@@ -177,30 +177,30 @@ fn a_cordoned_node_is_scheduled_unless_the_policy_only_cordons() {
 fn a_node_that_could_not_be_drained_is_looked_at_again() {
     let record = Record { next: Some(at(100)), ..record(DrainPhase::Cordoned) };
     assert_eq!(step(&bad(&record), 99), Step::Wait(at(100)));
-    assert!(matches!(step(&bad(&record), 100), Step::Act(Act::Schedule(_))));
+    assert!(matches!(step(&bad(&record), 100), Step::Action(Action::Schedule(_))));
 }
 
 #[test]
 fn a_scheduled_drain_begins_at_its_time_and_not_before() {
     let node = bad(&record(DrainPhase::Scheduled));
     assert_eq!(step(&node, 59), Step::Wait(at(60)));
-    assert!(matches!(step(&node, 60), Step::Act(Act::Start(_))));
+    assert!(matches!(step(&node, 60), Step::Action(Action::Start(_))));
 }
 
 #[test]
 fn the_condition_is_set_right_before_anything_else() {
     let lacking = bad(&record(DrainPhase::Scheduled)).silent_on("DrainScheduled");
-    let Step::Act(Act::Mark { scheduled: true, message }) = step(&lacking, 60) else {
+    let Step::Action(Action::Mark { scheduled: true, message }) = step(&lacking, 60) else {
         panic!();
     };
     assert_eq!(message, format!("Drain activity scheduled {}", at(60)));
     let done = bad(&record(DrainPhase::Drained)).reporting("DrainScheduled", True, 0);
-    let Step::Act(Act::Mark { scheduled: false, message }) = step(&done, 110) else {
+    let Step::Action(Action::Mark { scheduled: false, message }) = step(&done, 110) else {
         panic!();
     };
     assert_eq!(message, format!("Drain activity scheduled {} | Completed: {}", at(60), at(100)));
     let failed = bad(&record(DrainPhase::Failed)).reporting("DrainScheduled", True, 0);
-    let Step::Act(Act::Mark { scheduled: false, message }) = step(&failed, 610) else {
+    let Step::Action(Action::Mark { scheduled: false, message }) = step(&failed, 610) else {
         panic!();
     };
     assert_eq!(message, format!("Drain activity scheduled {} | Failed: {}", at(60), at(600)));
@@ -215,8 +215,8 @@ fn a_condition_of_others_is_not_touched() {
 #[test]
 fn a_drain_goes_on_until_its_deadline() {
     let node = bad(&record(DrainPhase::Draining));
-    assert!(matches!(step(&node, 599), Step::Act(Act::Conduct(_))));
-    assert!(matches!(step(&node, 600), Step::Act(Act::Expire(_))));
+    assert!(matches!(step(&node, 599), Step::Action(Action::Continue(_))));
+    assert!(matches!(step(&node, 600), Step::Action(Action::Expire(_))));
     assert!(is_draining(&node, "s1", &[policy("p", &["Bad"])], at(599)));
     assert!(!is_draining(&node, "s2", &[policy("p", &["Bad"])], at(599)), "another session");
     assert!(!is_draining(&node, "s1", &[policy("p", &["Bad"])], at(600)), "its time is over");
@@ -235,11 +235,11 @@ fn a_drained_node_is_not_drained_again_and_reported_once_if_it_lingers() {
 fn a_failed_drain_is_tried_again_after_its_pause_or_on_request() {
     let node = bad(&record(DrainPhase::Failed));
     assert_eq!(step(&node, 1199), Step::Wait(at(1200)));
-    assert!(matches!(step(&node, 1200), Step::Act(Act::Start(_))));
-    assert!(matches!(step(&node.asking_for_retry(), 700), Step::Act(Act::Start(_))));
+    assert!(matches!(step(&node, 1200), Step::Action(Action::Start(_))));
+    assert!(matches!(step(&node.asking_for_retry(), 700), Step::Action(Action::Start(_))));
     let exhausted = bad(&Record { next: None, ..record(DrainPhase::Failed) });
     assert_eq!(step(&exhausted, 99_999), Step::Rest);
-    assert!(matches!(step(&exhausted.asking_for_retry(), 700), Step::Act(Act::Start(_))));
+    assert!(matches!(step(&exhausted.asking_for_retry(), 700), Step::Action(Action::Start(_))));
 }
 
 #[test]
@@ -247,7 +247,7 @@ fn a_node_that_was_uncordoned_until_the_next_try_is_cordoned_for_it() {
     let lifted = Record { cordon: Cordon::Lifted, ..record(DrainPhase::Failed) };
     let node = bad(&lifted);
     assert_eq!(step(&node, 1199), Step::Wait(at(1200)));
-    let Step::Act(Act::Begin { failures, .. }) = step(&node, 1200) else { panic!() };
+    let Step::Action(Action::Begin { failures, .. }) = step(&node, 1200) else { panic!() };
     assert_eq!(failures, 1, "the tries are still counted");
 }
 
@@ -270,7 +270,7 @@ fn a_policy_may_let_a_drain_under_way_go_on() {
     let goes_on = Policy { stop_when_clear: false, ..policy("p", &["Bad"]) };
     let node = bad(&record(DrainPhase::Draining)).reporting("Bad", False, 70);
     let now = at(71 + CLEAR);
-    assert!(matches!(decide(&node, &[goes_on], now), Step::Act(Act::Conduct(_))));
+    assert!(matches!(decide(&node, &[goes_on], now), Step::Action(Action::Continue(_))));
 }
 
 #[test]
@@ -337,10 +337,10 @@ fn a_status_that_is_not_trusted_neither_begins_nor_clears_nor_stops() {
     let scheduled = bad(&record(DrainPhase::Scheduled));
     assert_eq!(decide(&scheduled, &policies, at(60)), Step::Rest, "it has to wait");
     let draining = bad(&record(DrainPhase::Draining));
-    assert!(matches!(decide(&draining, &policies, at(100)), Step::Act(Act::Conduct(_))));
+    assert!(matches!(decide(&draining, &policies, at(100)), Step::Action(Action::Continue(_))));
     // Whoever reported it does not know any more.
     let unknown = bad(&record(DrainPhase::Draining)).reporting("Bad", Unknown, 90);
-    assert!(matches!(step(&unknown, 100), Step::Act(Act::Conduct(_))));
+    assert!(matches!(step(&unknown, 100), Step::Action(Action::Continue(_))));
 }
 
 #[test]
@@ -489,7 +489,7 @@ fn a_dead_node_is_cordoned_and_not_drained_until_it_is_heard_of() {
         assert_eq!(change.news, News::CalledOff(cancelled::UNREACHABLE), "{phase}");
         let back = node.ready_is(True, 90).recorded(change.record.as_ref());
         let back = back.silent_on("DrainScheduled");
-        assert!(matches!(step(&back, 91), Step::Act(Act::Schedule(_))), "{phase}");
+        assert!(matches!(step(&back, 91), Step::Action(Action::Schedule(_))), "{phase}");
     }
 }
 
@@ -502,7 +502,7 @@ fn a_condition_that_is_bad_again_is_waited_for_until_it_is_old_enough() {
     let cordoned = Record { claims, ..record(DrainPhase::Cordoned) };
     let node = bad(&cordoned).reporting("Bad", True, 1000);
     assert_eq!(decide(&node, &policies, at(1001)), Step::Wait(at(1600)));
-    assert!(matches!(decide(&node, &policies, at(1600)), Step::Act(Act::Schedule(_))));
+    assert!(matches!(decide(&node, &policies, at(1600)), Step::Action(Action::Schedule(_))));
 }
 
 #[test]
@@ -520,7 +520,7 @@ fn a_second_condition_that_becomes_old_enough_is_not_missed() {
     let noted = written(decide(&node, &policies, at(600))).record.unwrap();
     assert_eq!(noted.policy(), "drains");
     let node = node.recorded(Some(&noted));
-    assert!(matches!(decide(&node, &policies, at(600)), Step::Act(Act::Schedule(_))));
+    assert!(matches!(decide(&node, &policies, at(600)), Step::Action(Action::Schedule(_))));
 }
 
 #[test]
@@ -614,7 +614,7 @@ fn windows_hold_back_a_beginning_and_nothing_else() {
     let scheduled = bad(&record(DrainPhase::Scheduled));
     assert!(matches!(decide(&scheduled, &policies, at(60)), Step::Wait(moment) if moment > at(60)));
     let draining = bad(&record(DrainPhase::Draining));
-    assert!(matches!(decide(&draining, &policies, at(100)), Step::Act(Act::Conduct(_))));
+    assert!(matches!(decide(&draining, &policies, at(100)), Step::Action(Action::Continue(_))));
 }
 
 #[test]

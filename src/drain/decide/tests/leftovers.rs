@@ -67,7 +67,7 @@ fn a_plan_is_taken_back_before_its_record_goes_with_the_autoscalers_uncordon() {
         let over = change.record.unwrap();
         assert!(over.claims.is_empty() && over.cordon == Cordon::Lifted, "{over:?}");
         let node = node.recorded(Some(&over));
-        let Step::Act(Act::Mark { scheduled: false, message }) = step(&node, 111) else {
+        let Step::Action(Action::Mark { scheduled: false, message }) = step(&node, 111) else {
             panic!("{:?}", step(&node, 111));
         };
         assert_eq!(message, format!("Drain activity scheduled {} | Called off", at(60)));
@@ -92,7 +92,7 @@ fn an_uncordon_takes_a_plan_back_that_could_not_be_taken_back_before() {
     let change = written(step(&node, CLEAR));
     assert_eq!((change.unschedulable, &change.news), (Some(false), &News::Uncordoned));
     let node = node.unschedulable(false).recorded(change.record.as_ref());
-    assert!(matches!(step(&node, CLEAR), Step::Act(Act::Mark { scheduled: false, .. })));
+    assert!(matches!(step(&node, CLEAR), Step::Action(Action::Mark { scheduled: false, .. })));
 }
 
 #[test]

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
-use super::{Conductor, Went};
+use super::{DrainReconciler, StepResult};
 use crate::backoff::Backoff;
 use crate::cluster::{RequestError, StoredNode};
 use crate::drain::{
@@ -25,13 +25,13 @@ const BUDGETS_FRESH: Duration = Duration::from_secs(3);
 /// The pods of a node that is drained are listed this often at the most.
 const LIST_EVERY: Duration = Duration::from_secs(1);
 
-impl Conductor {
+impl DrainReconciler {
     pub(super) async fn start(
         &self,
         stored: &StoredNode,
         policy: &Policy,
         record: Record,
-    ) -> Result<Went, RequestError> {
+    ) -> Result<StepResult, RequestError> {
         let node = &stored.node;
         let pod_plan = self.plan_pods(node, policy).await?;
         let vetoes = pod_plan.vetoes(policy);
@@ -63,32 +63,32 @@ impl Conductor {
             overran: is_retry && record.overran,
             ..record
         };
-        self.trouble(&node.name, |troubles| {
-            (troubles.blocked, troubles.why, troubles.waits) = (0, None, None);
+        self.update_retry_state(&node.name, |retry_states| {
+            (retry_states.blocked, retry_states.why, retry_states.waits) = (0, None, None);
         });
         let change = Change { news: News::Started, retry_taken: true, ..Change::note(record) };
         self.write(stored, change).await
     }
 
     /// Has the pods evicted that are next in the sequence, and ends the drain if none is left.
-    pub(super) async fn conduct(
+    pub(super) async fn continue_drain(
         &self,
         stored: &StoredNode,
         policy: &Policy,
         record: &Record,
-    ) -> Result<Went, RequestError> {
+    ) -> Result<StepResult, RequestError> {
         let node = &stored.node;
         let (Some(started), Some(deadline)) = (record.started, record.deadline) else {
-            return Ok(Went::Done);
+            return Ok(StepResult::Done);
         };
-        self.trouble(&node.name, |troubles| {
+        self.update_retry_state(&node.name, |retry_states| {
             let is_known = |(session, _): &(Arc<str>, Instant)| *session == record.session;
-            if !troubles.conducted.as_ref().is_some_and(is_known) {
-                troubles.conducted = Some((Arc::clone(&record.session), Instant::now()));
+            if !retry_states.continued.as_ref().is_some_and(is_known) {
+                retry_states.continued = Some((Arc::clone(&record.session), Instant::now()));
             }
         });
         if let Some(pause) = self.too_soon(&node.name) {
-            return Ok(Went::Later(pause));
+            return Ok(StepResult::RetryAfter(pause));
         }
         // The evictor hears from the API server itself what the budgets allow.
         let pods = self.api.list_pods_on(&node.name).await?;
@@ -194,30 +194,30 @@ impl Conductor {
         stored: &StoredNode,
         record: &Record,
         remaining: &Remaining,
-    ) -> Result<Went, RequestError> {
+    ) -> Result<StepResult, RequestError> {
         // Who is left was said at the beginning, and a process that has just started was refused nothing
         // yet. What was left at a deadline stays written down.
         let Some(why) = remaining.summary().filter(|_| !remaining.held.is_empty()) else {
-            return Ok(Went::Done);
+            return Ok(StepResult::Done);
         };
         if record.forced || record.why.as_ref() == Some(&why) {
-            return Ok(Went::Done);
+            return Ok(StepResult::Done);
         }
         let now = Instant::now();
-        let is_due = self.trouble(&stored.node.name, |troubles| {
-            let is_due = troubles.waits.is_none_or(|at| now >= at + SAID_AGAIN);
+        let is_due = self.update_retry_state(&stored.node.name, |retry_states| {
+            let is_due = retry_states.waits.is_none_or(|at| now >= at + SAID_AGAIN);
             if is_due {
-                troubles.waits = Some(now);
+                retry_states.waits = Some(now);
             }
             is_due
         });
         if !is_due {
-            return Ok(Went::Done);
+            return Ok(StepResult::Done);
         }
         let news = News::Waits(Arc::clone(&why));
         let record = Record { why: Some(why), ..record.clone() };
         self.write(stored, Change { news, ..Change::note(record) }).await?;
-        Ok(Went::Done)
+        Ok(StepResult::Done)
     }
 
     /// Ends a drain that has nothing left to evict. What the policy protects is no part of it, unless
@@ -228,7 +228,7 @@ impl Conductor {
         policy: &Policy,
         record: Record,
         pod_plan: &PodPlan,
-    ) -> Result<Went, RequestError> {
+    ) -> Result<StepResult, RequestError> {
         let protected = pod_plan.lasting();
         if policy.undrainable != Undrainable::DrainRest && !protected.is_empty() {
             return self.hold(stored, policy, record, &protected).await;
@@ -251,10 +251,10 @@ impl Conductor {
     /// How long to wait until the pods of a node are listed again: each one that goes asks for it.
     pub(super) fn too_soon(&self, name: &NodeName) -> Option<Duration> {
         let now = Instant::now();
-        self.trouble(name, |troubles| match troubles.listed {
+        self.update_retry_state(name, |retry_states| match retry_states.listed {
             Some(at) if now < at + LIST_EVERY => Some(at + LIST_EVERY - now),
             _ => {
-                troubles.listed = Some(now);
+                retry_states.listed = Some(now);
                 None
             }
         })
@@ -265,7 +265,7 @@ impl Conductor {
         stored: &StoredNode,
         policy: &Policy,
         record: Record,
-    ) -> Result<Went, RequestError> {
+    ) -> Result<StepResult, RequestError> {
         let node = &stored.node;
         let pod_plan = self.plan_pods(node, policy).await?;
         if pod_plan.is_drained() {
@@ -273,9 +273,9 @@ impl Conductor {
         }
         let now = second_of(self.shared.clock.now());
         if let Some(record) = self.extended(node, &record, now) {
-            let went = self.write(stored, Change::note(record.clone())).await?;
+            let result = self.write(stored, Change::note(record.clone())).await?;
             self.drains.node_budget.lock().begun_again(&record);
-            return Ok(went);
+            return Ok(result);
         }
         let remaining = self.remaining(&pod_plan, &self.shared.orders.on(&node.name)).await;
         let left = brief(&left(&pod_plan, &remaining));
@@ -296,7 +296,7 @@ impl Conductor {
         let lifts = policy.at_deadline == AtDeadline::Uncordon && record.cordon == Cordon::Ours;
         let failures = record.failures.saturating_add(1);
         let retry = Backoff { first: policy.retry.first, most: policy.retry.most };
-        let who = self.troubles.hasher().hash_one(&node.name);
+        let who = self.retry_states.hasher().hash_one(&node.name);
         let next = (failures < policy.retry.attempts).then(|| {
             second_from(later(self.shared.clock.now(), retry.pause(failures, who.into())))
         });
@@ -328,11 +328,11 @@ impl Conductor {
             _ => return None,
         };
         let span = Duration::try_from(span).ok()?;
-        let conducted = self.trouble(&node.name, |troubles| {
-            let (session, since) = troubles.conducted.as_ref()?;
+        let continued = self.update_retry_state(&node.name, |retry_states| {
+            let (session, since) = retry_states.continued.as_ref()?;
             (**session == *record.session).then(|| since.elapsed())
         });
-        if record.extended || conducted.is_some_and(|conducted| conducted >= span / 2) {
+        if record.extended || continued.is_some_and(|continued| continued >= span / 2) {
             return None;
         }
         warn!(node = %node.name, ?span, "the drain's deadline passed while no leader was working; \

@@ -5,17 +5,17 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::super::unstored::Annotations;
-use super::{Conductor, Went};
+use super::{DrainReconciler, StepResult};
 use crate::cluster::{Answer, NodeDrainPatch, RequestError, StoredNode};
 use crate::drain::{Change, Cordon, News, Record};
 use crate::model::{ConditionStatus, Node, NodeDrainFacts, second_of};
 
-impl Conductor {
+impl DrainReconciler {
     pub(super) async fn write(
         &self,
         stored: &StoredNode,
         mut change: Change,
-    ) -> Result<Went, RequestError> {
+    ) -> Result<StepResult, RequestError> {
         let taints = self.taints(stored, &mut change);
         let patch = NodeDrainPatch {
             record: Some(change.record.as_ref().map(Record::format)),
@@ -31,7 +31,7 @@ impl Conductor {
         }
         let written = self.store(stored, &patch).await?;
         self.drains.reporter.tell(&stored.node, &change.news);
-        Ok(Went::On(written))
+        Ok(StepResult::Continue(written))
     }
 
     /// Writes the node. Its annotations tell others, and a later process, what is done about it: where
@@ -95,14 +95,14 @@ impl Conductor {
         stored: &StoredNode,
         scheduled: bool,
         message: &str,
-    ) -> Result<Went, RequestError> {
+    ) -> Result<StepResult, RequestError> {
         let (now, watched, unstored) =
             (self.shared.clock.now(), &self.drains.watched, &self.drains.unstored);
         let (written, cause) =
             match self.api.mark_scheduled(stored, scheduled, message, now, watched).await {
                 Ok(written) if is_marked(&written.node, scheduled) => {
                     unstored.marked(&stored.node.name);
-                    return Ok(Went::On(written));
+                    return Ok(StepResult::Continue(written));
                 }
                 Ok(written) => (written, "it was removed at once, perhaps by a webhook".to_owned()),
                 Err(RequestError::Status(answer)) if is_refused_for_good(&answer) => {
@@ -112,7 +112,7 @@ impl Conductor {
             };
         let tries = unstored.keep_mark(&stored.node, scheduled, now);
         self.drains.reporter.unstored(&stored.node, "mark", &cause, tries);
-        Ok(Went::On(written))
+        Ok(StepResult::Continue(written))
     }
 
     /// Whether a request for one more try was taken, and could not be removed.

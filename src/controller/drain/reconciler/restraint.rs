@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::drain::{Act, Change};
+use crate::drain::{Action, Change};
 
 /// Writes in a row that wait for nothing. A whole drain takes eight.
 const FREE: u32 = 16;
@@ -27,10 +27,10 @@ pub(super) struct Restraints {
 impl Restraints {
     /// What bounds such an action. Evictions are none of its business, and what takes a cordon back is
     /// held back by no other write.
-    pub(super) fn on(&mut self, act: &Act) -> Option<&mut Restraint> {
-        match act {
-            Act::Conduct(_) => None,
-            Act::Write(Change { unschedulable: Some(false), .. }) => Some(&mut self.uncordons),
+    pub(super) fn on(&mut self, action: &Action) -> Option<&mut Restraint> {
+        match action {
+            Action::Continue(_) => None,
+            Action::Write(Change { unschedulable: Some(false), .. }) => Some(&mut self.uncordons),
             _ => Some(&mut self.others),
         }
     }

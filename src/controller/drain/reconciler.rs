@@ -20,7 +20,7 @@ use crate::backoff::Backoff;
 use crate::cluster::{Api, OwnerLookup, RequestError, StoredNode};
 use crate::controller::runner::{AFTER_PANIC, Panicked, Runner};
 use crate::controller::state::Shared;
-use crate::drain::{Act, Change, PodPlan, Policy, Step};
+use crate::drain::{Action, Change, PodPlan, Policy, Step};
 use crate::model::{Budget, Node, NodeName};
 use crate::pipeline::Outcome;
 
@@ -42,7 +42,7 @@ const BACKOFF: Backoff =
 
 /// Carries out steps of drains. Clones share everything.
 #[derive(Clone)]
-pub(in crate::controller) struct Conductor {
+pub(in crate::controller) struct DrainReconciler {
     shared: Arc<Shared>,
     drains: Arc<Drains>,
     api: Api,
@@ -52,8 +52,8 @@ pub(in crate::controller) struct Conductor {
     /// its read at once: otherwise a node that others write to all the time is never cordoned.
     pod_plans: Arc<DashMap<NodeName, PlannedPods, RandomState>>,
     /// Failed tries in a row, and refusals in a row, by node.
-    troubles: Arc<DashMap<NodeName, Troubles, RandomState>>,
-    /// What bounds the writes to a node, by its name. It lasts longer than its troubles: whoever undoes
+    retry_states: Arc<DashMap<NodeName, RetryState, RandomState>>,
+    /// What bounds the writes to a node, by its name. It lasts longer than its retry state: whoever undoes
     /// each write ends those.
     restraints: Arc<DashMap<NodeName, Restraints, RandomState>>,
     /// Names sessions.
@@ -64,7 +64,7 @@ pub(in crate::controller) struct Conductor {
 type AskedBudgets = (Instant, Arc<OnceCell<Result<Arc<[Budget]>, RequestError>>>);
 
 #[derive(Clone, Debug, Default)]
-struct Troubles {
+struct RetryState {
     failures: u32,
     /// How often it could not be drained, and why it could not the last time.
     blocked: u32,
@@ -73,8 +73,8 @@ struct Troubles {
     /// done about the node does not wait for that.
     undrainable_until: Option<Instant>,
     capped: bool,
-    /// The drain that this process is at, and since when.
-    conducted: Option<(Arc<str>, Instant)>,
+    /// The drain that this process is executing, and since when.
+    continued: Option<(Arc<str>, Instant)>,
     /// When it was said last who remains on it.
     waits: Option<Instant>,
     /// When its pods were listed last while it was drained.
@@ -88,20 +88,20 @@ struct PlannedPods {
     pod_plan: PodPlan,
 }
 
-/// How a step went.
-enum Went {
-    /// The node is now like this; go on from there.
-    On(StoredNode),
-    /// Nothing more is to be done until something happens.
+/// How a step result.
+enum StepResult {
+    /// Continue with the node as it is stored now.
+    Continue(StoredNode),
+    /// There is nothing to do until something changes.
     Done,
-    /// Try again after this pause.
-    Later(Duration),
+    /// Retry after this pause.
+    RetryAfter(Duration),
 }
 
 /// Works on nodes until `stop`, once all nodes and pods are `known`: before that no cap could be
 /// told, and no record of a drain be missed.
 pub(in crate::controller) async fn run(
-    conductor: Conductor,
+    reconciler: DrainReconciler,
     known: [CancellationToken; 2],
     stop: CancellationToken,
     runner: Runner,
@@ -118,7 +118,7 @@ pub(in crate::controller) async fn run(
         let fired = tokio::select! {
             biased;
             () = stop.cancelled() => return,
-            fired = conductor.drains.due.next() => fired,
+            fired = reconciler.drains.due.next() => fired,
         };
         let slot = tokio::select! {
             biased;
@@ -126,9 +126,9 @@ pub(in crate::controller) async fn run(
             slot = Arc::clone(&slots).acquire_owned() => slot,
         };
         let Ok(slot) = slot else { return };
-        let (name, worker) = (fired.key.clone(), conductor.clone());
+        let (name, worker) = (fired.key.clone(), reconciler.clone());
         let work = async move { worker.advance(&name).await };
-        let drains = Arc::clone(&conductor.drains);
+        let drains = Arc::clone(&reconciler.drains);
         runner.run("drain", fired.key.to_string(), work, move |ended| {
             let outcome = ended.unwrap_or_else(|Panicked| again(AFTER_PANIC));
             drains.due.complete(&fired.key, fired.token, outcome);
@@ -137,7 +137,7 @@ pub(in crate::controller) async fn run(
     }
 }
 
-impl Conductor {
+impl DrainReconciler {
     /// One whose jitter and sessions are a function of `seed`.
     pub(in crate::controller) fn new(
         shared: Arc<Shared>,
@@ -150,7 +150,7 @@ impl Conductor {
         let mut sessions = StdRng::from_seed(wide(seed));
         // The pauses of a node are told from those of others by this hash.
         let [a, b, c, d] = sessions.random();
-        let troubles = Arc::new(DashMap::with_hasher(RandomState::with_seeds(a, b, c, d)));
+        let retry_states = Arc::new(DashMap::with_hasher(RandomState::with_seeds(a, b, c, d)));
         let sessions = Arc::new(Mutex::new(sessions));
         Self {
             shared,
@@ -159,7 +159,7 @@ impl Conductor {
             owners,
             budgets,
             pod_plans,
-            troubles,
+            retry_states,
             restraints: Arc::default(),
             sessions,
         }
@@ -173,17 +173,17 @@ impl Conductor {
     /// Brings a node as far as it goes now.
     async fn advance(&self, name: &NodeName) -> Outcome<()> {
         match self.steps(name).await {
-            Ok(Went::Later(pause)) => again(pause),
-            Ok(Went::On(_) | Went::Done) => {
-                self.trouble(name, |troubles| troubles.failures = 0);
+            Ok(StepResult::RetryAfter(pause)) => again(pause),
+            Ok(StepResult::Continue(_) | StepResult::Done) => {
+                self.update_retry_state(name, |retry_states| retry_states.failures = 0);
                 Outcome::Done
             }
             Err(error) => {
-                let tries = self.trouble(name, |troubles| {
-                    troubles.failures += 1;
-                    troubles.failures
+                let tries = self.update_retry_state(name, |retry_states| {
+                    retry_states.failures += 1;
+                    retry_states.failures
                 });
-                let who = self.troubles.hasher().hash_one(name);
+                let who = self.retry_states.hasher().hash_one(name);
                 let pause = BACKOFF.pause(tries, who.into());
                 if tries == 1 {
                     warn!(node = %name, %error, ?pause, "a step of the node's drain failed; \
@@ -196,39 +196,45 @@ impl Conductor {
         }
     }
 
-    fn trouble<T>(&self, name: &NodeName, change: impl FnOnce(&mut Troubles) -> T) -> T {
-        change(&mut self.troubles.entry(name.clone()).or_default())
+    fn update_retry_state<T>(
+        &self,
+        name: &NodeName,
+        change: impl FnOnce(&mut RetryState) -> T,
+    ) -> T {
+        change(&mut self.retry_states.entry(name.clone()).or_default())
     }
 
-    async fn steps(&self, name: &NodeName) -> Result<Went, RequestError> {
+    async fn steps(&self, name: &NodeName) -> Result<StepResult, RequestError> {
         let Some((known, _)) = self.shared.view.node_alone(name) else {
-            self.troubles.remove(name);
+            self.retry_states.remove(name);
             self.restraints.remove(name);
             self.pod_plans.remove(name);
-            return Ok(Went::Done);
+            return Ok(StepResult::Done);
         };
         // By what is known nothing may be requested at all: most nodes that wait for a cap end here.
         match self.drains.step(&known, self.shared.clock.now()) {
             Step::Rest | Step::Wait(_) => {
                 self.drains.node_budget.lock().withdraw(name);
-                return Ok(Went::Done);
+                return Ok(StepResult::Done);
             }
-            Step::Act(act @ Act::Begin { .. }) => {
-                let policy = self.drains.policy(act.policy());
+            Step::Action(action @ Action::Begin { .. }) => {
+                let policy = self.drains.policy(action.policy());
                 if !policy.is_some_and(|policy| self.is_granted(&known, policy)) {
-                    return Ok(Went::Later(UNTIL_ROOM));
+                    return Ok(StepResult::RetryAfter(UNTIL_ROOM));
                 }
             }
-            Step::Act(Act::Schedule(_)) if self.is_undrainable(name) => return Ok(Went::Done),
-            Step::Act(act) => {
-                if let Some(pause) = self.restrained(name, &act) {
-                    return Ok(Went::Later(pause));
+            Step::Action(Action::Schedule(_)) if self.is_undrainable(name) => {
+                return Ok(StepResult::Done);
+            }
+            Step::Action(action) => {
+                if let Some(pause) = self.restrained(name, &action) {
+                    return Ok(StepResult::RetryAfter(pause));
                 }
             }
         }
         let Some(mut stored) = self.api.stored_node(name, &self.drains.watched).await? else {
             self.drains.node_budget.lock().give_back(name);
-            return Ok(Went::Done);
+            return Ok(StepResult::Done);
         };
         for _ in 0..IN_A_ROW {
             self.shared.see_node(&mut stored.node);
@@ -237,7 +243,7 @@ impl Conductor {
             if !evicts(&step) {
                 self.shared.cancel_orders(name);
             }
-            let Step::Act(act) = step else {
+            let Step::Action(action) = step else {
                 let mut node_budget = self.drains.node_budget.lock();
                 // The view may not know yet that it waits for nothing any more, and once it does
                 // nobody asks.
@@ -245,17 +251,17 @@ impl Conductor {
                 // A grant that was made use of counts until the watch shows it.
                 if !is_unschedulable(&stored.node) {
                     node_budget.give_back(name);
-                    self.troubles.remove(name);
+                    self.retry_states.remove(name);
                 }
-                return Ok(Went::Done);
+                return Ok(StepResult::Done);
             };
-            if let Some(pause) = self.restrained(name, &act) {
-                return Ok(Went::Later(pause));
+            if let Some(pause) = self.restrained(name, &action) {
+                return Ok(StepResult::RetryAfter(pause));
             }
-            let what = act_name(&act);
-            let counts = act.clone();
-            let went = self.act(&stored, act).await;
-            if matches!(went, Ok(Went::On(_))) {
+            let what = action_name(&action);
+            let counts = action.clone();
+            let result = self.execute(&stored, action).await;
+            if matches!(result, Ok(StepResult::Continue(_))) {
                 let now = Instant::now();
                 let mut restraints = self.restraints.entry(name.clone()).or_default();
                 if let Some(restraint) = restraints.on(&counts) {
@@ -263,18 +269,18 @@ impl Conductor {
                 }
             }
             let is_conflict =
-                matches!(&went, Err(RequestError::Status(answer)) if answer.code == 409);
+                matches!(&result, Err(RequestError::Status(answer)) if answer.code == 409);
             if !is_conflict {
                 self.pod_plans.remove(name);
             }
-            stored = match went {
-                Ok(Went::On(stored)) => stored,
-                Ok(went) => return Ok(went),
+            stored = match result {
+                Ok(StepResult::Continue(stored)) => stored,
+                Ok(result) => return Ok(result),
                 // Somebody else has written to it: look again at once.
                 Err(_) if is_conflict => {
                     match self.api.stored_node(name, &self.drains.watched).await? {
                         Some(stored) => stored,
-                        None => return Ok(Went::Done),
+                        None => return Ok(StepResult::Done),
                     }
                 }
                 Err(error) => {
@@ -291,24 +297,27 @@ impl Conductor {
                     {
                         self.drains.settle(&stored.node, self.shared.clock.now());
                     }
-                    let tries = 1 + self.trouble(name, |troubles| troubles.failures);
+                    let tries =
+                        1 + self.update_retry_state(name, |retry_states| retry_states.failures);
                     self.drains.reporter.step_failed(&stored.node, what, &error, tries);
                     return Err(error);
                 }
             };
         }
         // Somebody writes to it all the time.
-        let tries = self.trouble(name, |troubles| {
-            troubles.failures += 1;
-            troubles.failures
+        let tries = self.update_retry_state(name, |retry_states| {
+            retry_states.failures += 1;
+            retry_states.failures
         });
-        Ok(Went::Later(BACKOFF.pause(tries, self.troubles.hasher().hash_one(name).into())))
+        Ok(StepResult::RetryAfter(
+            BACKOFF.pause(tries, self.retry_states.hasher().hash_one(name).into()),
+        ))
     }
 
     /// How long a write has to wait since the node is written to too often.
-    fn restrained(&self, name: &NodeName, act: &Act) -> Option<Duration> {
+    fn restrained(&self, name: &NodeName, action: &Action) -> Option<Duration> {
         let now = Instant::now();
-        self.restraints.get_mut(name)?.on(act)?.pause(now)
+        self.restraints.get_mut(name)?.on(action)?.pause(now)
     }
 
     /// Whether the caps of the policy let a node be cordoned. It is told once that it has to wait.
@@ -324,8 +333,8 @@ impl Conductor {
             &policy.pace.caps,
             now,
         );
-        let was_capped = self.trouble(&node.name, |troubles| {
-            std::mem::replace(&mut troubles.capped, granted.is_err())
+        let was_capped = self.update_retry_state(&node.name, |retry_states| {
+            std::mem::replace(&mut retry_states.capped, granted.is_err())
         });
         if let Err(capped) = &granted
             && !was_capped
@@ -335,27 +344,35 @@ impl Conductor {
         granted.is_ok()
     }
 
-    async fn act(&self, stored: &StoredNode, act: Act) -> Result<Went, RequestError> {
-        let policy = self.drains.policy(act.policy());
-        match (act, policy) {
-            (Act::Begin { claims, failures }, Some(policy)) => {
+    async fn execute(
+        &self,
+        stored: &StoredNode,
+        action: Action,
+    ) -> Result<StepResult, RequestError> {
+        let policy = self.drains.policy(action.policy());
+        match (action, policy) {
+            (Action::Begin { claims, failures }, Some(policy)) => {
                 self.begin(stored, policy, claims, failures).await
             }
-            (Act::Schedule(record), Some(policy)) => self.schedule(stored, policy, record).await,
-            (Act::Start(record), Some(policy)) => self.start(stored, policy, record).await,
-            (Act::Conduct(record), Some(policy)) => self.conduct(stored, policy, &record).await,
-            (Act::Expire(record), Some(policy)) => self.expire(stored, policy, record).await,
-            (Act::Write(change), policy) => {
+            (Action::Schedule(record), Some(policy)) => self.schedule(stored, policy, record).await,
+            (Action::Start(record), Some(policy)) => self.start(stored, policy, record).await,
+            (Action::Continue(record), Some(policy)) => {
+                self.continue_drain(stored, policy, &record).await
+            }
+            (Action::Expire(record), Some(policy)) => self.expire(stored, policy, record).await,
+            (Action::Write(change), policy) => {
                 let cordons = change.unschedulable == Some(true);
                 let is_granted = |policy| self.is_granted(&stored.node, policy);
                 if cordons && !policy.is_some_and(is_granted) {
-                    return Ok(Went::Later(UNTIL_ROOM));
+                    return Ok(StepResult::RetryAfter(UNTIL_ROOM));
                 }
                 self.write(stored, change).await
             }
-            (Act::Mark { scheduled, message }, _) => self.mark(stored, scheduled, &message).await,
+            (Action::Mark { scheduled, message }, _) => {
+                self.mark(stored, scheduled, &message).await
+            }
             // There is no such policy any more, and so nothing to go by.
-            (_, None) => Ok(Went::Done),
+            (_, None) => Ok(StepResult::Done),
         }
     }
 }
@@ -370,14 +387,14 @@ fn is_refused(error: &RequestError) -> bool {
         if (400..500).contains(&answer.code) && !matches!(answer.code, 408 | 429))
 }
 
-fn act_name(act: &Act) -> &'static str {
-    match act {
-        Act::Begin { .. } | Act::Write(Change { unschedulable: Some(true), .. }) => "cordon",
-        Act::Schedule(_) => "schedule",
-        Act::Start(_) | Act::Conduct(_) | Act::Expire(_) => "drain",
-        Act::Write(Change { unschedulable: Some(false), .. }) => "uncordon",
-        Act::Write(_) => "record",
-        Act::Mark { .. } => "mark",
+fn action_name(action: &Action) -> &'static str {
+    match action {
+        Action::Begin { .. } | Action::Write(Change { unschedulable: Some(true), .. }) => "cordon",
+        Action::Schedule(_) => "schedule",
+        Action::Start(_) | Action::Continue(_) | Action::Expire(_) => "drain",
+        Action::Write(Change { unschedulable: Some(false), .. }) => "uncordon",
+        Action::Write(_) => "record",
+        Action::Mark { .. } => "mark",
     }
 }
 

@@ -5,24 +5,24 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::look::in_one_line;
-use super::{Conductor, UNTIL_ROOM, Went, is_unschedulable};
+use super::{DrainReconciler, StepResult, UNTIL_ROOM, is_unschedulable};
 use crate::cluster::{RequestError, StoredNode};
 use crate::drain::{
     Change, Claim, Cordon, DrainPhase, News, Policy, Record, Undrainable, without_leftover,
 };
 use crate::model::{ConditionStatus, NodeName, later, second_from};
 
-impl Conductor {
+impl DrainReconciler {
     pub(super) async fn begin(
         &self,
         stored: &StoredNode,
         policy: &Policy,
         claims: Vec<Claim>,
         failures: u32,
-    ) -> Result<Went, RequestError> {
+    ) -> Result<StepResult, RequestError> {
         let node = &stored.node;
         if !self.is_granted(node, policy) {
-            return Ok(Went::Later(UNTIL_ROOM));
+            return Ok(StepResult::RetryAfter(UNTIL_ROOM));
         }
         let is_foreign = is_unschedulable(node);
         let cordon = if is_foreign { Cordon::Foreign } else { Cordon::Ours };
@@ -46,7 +46,7 @@ impl Conductor {
                     if let Some(change) = node.drain_facts.as_deref().and_then(without_leftover) {
                         self.write(stored, change).await?;
                     }
-                    return Ok(Went::Later(pause));
+                    return Ok(StepResult::RetryAfter(pause));
                 }
                 record.next = Some(second_from(self.after(pause)));
                 record.why = Some(why);
@@ -66,11 +66,11 @@ impl Conductor {
             retry_taken: false,
             news,
         };
-        let went = self.write(stored, change).await?;
+        let result = self.write(stored, change).await?;
         if let Some(at) = scheduled {
             self.drains.reporter.tell(node, &News::Scheduled(at));
         }
-        Ok(went)
+        Ok(result)
     }
 
     pub(super) async fn schedule(
@@ -78,7 +78,7 @@ impl Conductor {
         stored: &StoredNode,
         policy: &Policy,
         record: Record,
-    ) -> Result<Went, RequestError> {
+    ) -> Result<StepResult, RequestError> {
         let node = &stored.node;
         let vetoes = self.vetoes(node, policy).await?;
         if !vetoes.is_empty() {

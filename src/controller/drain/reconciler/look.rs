@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{Conductor, PlannedPods, Went};
+use super::{DrainReconciler, PlannedPods, StepResult};
 use crate::backoff::Backoff;
 use crate::cluster::{RequestError, StoredNode};
 use crate::drain::{
@@ -22,7 +22,7 @@ const BUDGETS_LAST: Duration = Duration::from_secs(1);
 /// What was found of a node's pods is used again for so long if the node has changed meanwhile.
 const SURVEY_LASTS: Duration = Duration::from_secs(1);
 
-impl Conductor {
+impl DrainReconciler {
     /// Leaves a node alone that the policy does not drain as it is now: our cordon is taken back if
     /// the policy wants such nodes in use, and stays otherwise.
     pub(super) async fn hold(
@@ -31,7 +31,7 @@ impl Conductor {
         policy: &Policy,
         record: Record,
         vetoes: &[Blocker],
-    ) -> Result<Went, RequestError> {
+    ) -> Result<StepResult, RequestError> {
         let why = in_one_line(vetoes);
         let pause = self.blocked(&stored.node, &why, vetoes);
         if policy.undrainable == Undrainable::Report
@@ -43,8 +43,10 @@ impl Conductor {
         }
         if record.why.as_deref() == Some(&*why) && record.phase == DrainPhase::Cordoned {
             let until = Instant::now() + pause;
-            self.trouble(&stored.node.name, |troubles| troubles.undrainable_until = Some(until));
-            return Ok(Went::Done);
+            self.update_retry_state(&stored.node.name, |retry_states| {
+                retry_states.undrainable_until = Some(until)
+            });
+            return Ok(StepResult::Done);
         }
         let next = Some(second_from(self.after(pause)));
         let record =
@@ -54,24 +56,24 @@ impl Conductor {
 
     /// Whether a node could not be drained a short while ago.
     pub(super) fn is_undrainable(&self, name: &NodeName) -> bool {
-        let until = self.trouble(name, |troubles| troubles.undrainable_until);
+        let until = self.update_retry_state(name, |retry_states| retry_states.undrainable_until);
         until.is_some_and(|until| Instant::now() < until)
     }
 
     /// Reports why a node cannot be drained, and says when to look again.
     pub(super) fn blocked(&self, node: &Node, why: &Arc<str>, blockers: &[Blocker]) -> Duration {
-        let (times, is_news) = self.trouble(&node.name, |troubles| {
-            troubles.blocked += 1;
-            let is_news = troubles.why.as_deref() != Some(why);
-            troubles.why = Some(Arc::clone(why));
-            (troubles.blocked, is_news)
+        let (times, is_news) = self.update_retry_state(&node.name, |retry_states| {
+            retry_states.blocked += 1;
+            let is_news = retry_states.why.as_deref() != Some(why);
+            retry_states.why = Some(Arc::clone(why));
+            (retry_states.blocked, is_news)
         });
         // Said again with growing pauses: an hour of it is a handful of events, not a hundred.
         if is_news || times.is_power_of_two() {
             self.drains.reporter.tell(node, &News::Held(Arc::clone(why)));
             self.drains.reporter.report_blockers(blockers);
         }
-        let who = self.troubles.hasher().hash_one(&node.name);
+        let who = self.retry_states.hasher().hash_one(&node.name);
         UNTIL_DRAINABLE.pause(times, who.into())
     }
 
