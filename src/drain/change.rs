@@ -17,13 +17,13 @@ pub struct Change {
     /// Take the request for one more try away.
     pub retry_taken: bool,
     /// What to tell people.
-    pub news: News,
+    pub report: Report,
 }
 
 impl Change {
     /// A new version of the record, and nothing else.
     pub fn note(record: Record) -> Self {
-        Self { record: Some(record), unschedulable: None, retry_taken: false, news: News::None }
+        Self { record: Some(record), unschedulable: None, retry_taken: false, report: Report::None }
     }
 
     /// What becomes of draino's annotation with it: nothing (`None`), or it is set or removed. It
@@ -42,7 +42,7 @@ impl Change {
 
 /// What there is to tell of a change.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum News {
+pub enum Report {
     /// Nothing.
     None,
     /// The node was cordoned.
@@ -54,7 +54,7 @@ pub enum News {
     /// A drain is planned.
     Scheduled(Timestamp),
     /// A planned drain, or one under way, is called off.
-    CalledOff(&'static str),
+    Cancelled(&'static str),
     /// A drain begins.
     Started,
     /// A drain is done. `cause` says if it was not by its evictions.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use super::belief::bounded;
-use super::{Change, Claim, Cordon, DrainPhase, News, Policy, Record, brief};
+use super::{Change, Claim, Cordon, DrainPhase, Policy, Record, Report, brief};
 use crate::model::{Autoscaler, ConditionStatus, Node, NodeDrainFacts, later, second_of};
 
 mod standing;
@@ -111,7 +111,7 @@ pub fn decide(node: &Node, policies: &[Policy], now: Timestamp) -> Step {
     match record {
         record if is_left_by_draino(drain_facts, record.as_ref(), policies) => {
             let change =
-                Change { record, unschedulable: None, retry_taken: false, news: News::None };
+                Change { record, unschedulable: None, retry_taken: false, report: Report::None };
             Step::Action(Action::Write(change))
         }
         None => match Badness::of(drain_facts, policies, now) {
@@ -143,7 +143,7 @@ fn left_to_the_autoscaler(drain_facts: &NodeDrainFacts, record: Option<Record>) 
 
 /// The cordon of a node that is not to be drained is taken back. It is ours.
 pub fn given_back(record: Record, drain_facts: &NodeDrainFacts) -> Change {
-    end(record, drain_facts, Some(false), News::Uncordoned)
+    end(record, drain_facts, Some(false), Report::Uncordoned)
 }
 
 /// Takes away a record that stands only until the condition `DrainScheduled` is set right, if the node
@@ -151,7 +151,7 @@ pub fn given_back(record: Record, drain_facts: &NodeDrainFacts) -> Change {
 pub fn without_leftover(drain_facts: &NodeDrainFacts) -> Option<Change> {
     let record = Record::of(drain_facts)?;
     let is_leftover = record.phase == DrainPhase::Released && record.claims.is_empty();
-    is_leftover.then(|| end(record, drain_facts, None, News::None))
+    is_leftover.then(|| end(record, drain_facts, None, Report::None))
 }
 
 /// Whether a drain of this session is to go on evicting, by the node as it is stored.
@@ -202,8 +202,8 @@ fn unreadable(drain_facts: &NodeDrainFacts, error: &str) -> Step {
     let record = drain_facts
         .unschedulable
         .then(|| Record::new(Arc::from("unknown"), Cordon::Foreign, Vec::new()));
-    let news = News::Unreadable(error.to_owned());
-    Step::Action(Action::Write(Change { record, unschedulable: None, retry_taken: false, news }))
+    let report = Report::Unreadable(error.to_owned());
+    Step::Action(Action::Write(Change { record, unschedulable: None, retry_taken: false, report }))
 }
 
 fn begin(claims: Vec<Claim>, failures: u32) -> Step {
@@ -287,13 +287,13 @@ fn settings<'a>(record: &Record, policies: &'a [Policy]) -> Option<&'a Policy> {
 fn uncordoned_by_others(record: Record, drain_facts: &NodeDrainFacts, bad: &Badness) -> Step {
     if record.autoscaler && record.cordon == Cordon::Ours {
         if bad.claims.is_empty() {
-            return ended(record, drain_facts, None, News::Uncordoned);
+            return ended(record, drain_facts, None, Report::Uncordoned);
         }
         return Step::Action(Action::Write(Change {
             record: Some(Record { autoscaler: false, ..record }),
             unschedulable: Some(true),
             retry_taken: false,
-            news: News::CordonedAgain,
+            report: Report::CordonedAgain,
         }));
     }
     let record = Record {
@@ -303,8 +303,8 @@ fn uncordoned_by_others(record: Record, drain_facts: &NodeDrainFacts, bad: &Badn
         why: Some(Arc::from(cancelled::UNCORDONED)),
         ..record
     };
-    let news = News::CalledOff(cancelled::UNCORDONED);
-    Step::Action(Action::Write(Change { news, ..Change::note(record) }))
+    let report = Report::Cancelled(cancelled::UNCORDONED);
+    Step::Action(Action::Write(Change { report, ..Change::note(record) }))
 }
 
 /// Takes the record away, and a request for one more try with it. Only a record can ask for the
@@ -313,16 +313,16 @@ fn ended(
     record: Record,
     drain_facts: &NodeDrainFacts,
     unschedulable: Option<bool>,
-    news: News,
+    report: Report,
 ) -> Step {
-    Step::Action(Action::Write(end(record, drain_facts, unschedulable, news)))
+    Step::Action(Action::Write(end(record, drain_facts, unschedulable, report)))
 }
 
 fn end(
     record: Record,
     drain_facts: &NodeDrainFacts,
     unschedulable: Option<bool>,
-    news: News,
+    report: Report,
 ) -> Change {
     let over = Record {
         phase: DrainPhase::Released,
@@ -331,7 +331,7 @@ fn end(
     };
     let record = mark(&over, drain_facts).map(|_| over);
     let retry_taken = drain_facts.retry_asked;
-    Change { record, unschedulable, retry_taken, news }
+    Change { record, unschedulable, retry_taken, report }
 }
 
 /// Notes since when a condition is not reported any more, or that it is again.
@@ -362,15 +362,15 @@ fn released(
     let known: Vec<Arc<str>> =
         record.claims.iter().flat_map(|claim| &claim.conditions).map(subject).collect();
     let is_new = |condition: &Arc<str>| !known.contains(&subject(condition));
-    let news = bad.claims.iter().flat_map(|claim| &claim.conditions).any(is_new);
+    let report = bad.claims.iter().flat_map(|claim| &claim.conditions).any(is_new);
     if let Some(mark) = mark(record, drain_facts) {
         Step::Action(mark)
-    } else if news || drain_facts.unschedulable && !bad.claims.is_empty() {
+    } else if report || drain_facts.unschedulable && !bad.claims.is_empty() {
         begin(bad.claims, 0)
     } else {
         match clearing.clear_at {
             Some(at) if at <= now && bad.claims.is_empty() => {
-                ended(record.clone(), drain_facts, None, News::None)
+                ended(record.clone(), drain_facts, None, Report::None)
             }
             Some(at) if at > now => Step::Wait(at),
             _ => bad.look_again.map_or(Step::Rest, Step::Wait),
@@ -416,8 +416,8 @@ fn while_clear(
         Some(at) if at <= now => {
             let is_ours = record.cordon == Cordon::Ours;
             let unschedulable = is_ours.then_some(false);
-            let news = if is_ours { News::Uncordoned } else { News::None };
-            ended(record, drain_facts, unschedulable, news)
+            let report = if is_ours { Report::Uncordoned } else { Report::None };
+            ended(record, drain_facts, unschedulable, report)
         }
         Some(at) => Step::Wait(at),
         None => Step::Rest,
@@ -435,7 +435,7 @@ fn call_off(record: Record, why: &'static str) -> Step {
         forced: false,
         ..record
     };
-    Step::Action(Action::Write(Change { news: News::CalledOff(why), ..Change::note(record) }))
+    Step::Action(Action::Write(Change { report: Report::Cancelled(why), ..Change::note(record) }))
 }
 
 /// The node is bad, cordoned, and ours to drain.
@@ -459,9 +459,9 @@ fn still_bad(
             match (held, record.next) {
                 (Some(why), _) if record.why.as_deref() == Some(why) => Step::Rest,
                 (Some(why), _) => {
-                    let news = News::Held(Arc::from(why));
+                    let report = Report::Held(Arc::from(why));
                     let record = Record { why: Some(Arc::from(why)), next: None, ..record };
-                    Step::Action(Action::Write(Change { news, ..Change::note(record) }))
+                    Step::Action(Action::Write(Change { report, ..Change::note(record) }))
                 }
                 (None, Some(next)) if next > now => Step::Wait(next),
                 (None, _) => Step::Action(Action::Schedule(record)),
@@ -486,7 +486,10 @@ fn still_bad(
                 Step::Wait(at)
             } else {
                 let record = Record { lingers: true, ..record };
-                Step::Action(Action::Write(Change { news: News::Lingers, ..Change::note(record) }))
+                Step::Action(Action::Write(Change {
+                    report: Report::Lingers,
+                    ..Change::note(record)
+                }))
             }
         }
         DrainPhase::Failed => {

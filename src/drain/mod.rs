@@ -23,7 +23,7 @@ mod window;
 
 pub(crate) use belief::STATUS_TAINTS;
 pub use budget::{BudgetBlocker, budget_blocker};
-pub use change::{Change, News};
+pub use change::{Change, Report};
 pub use condition::{ConditionRule, Holding, format_conditions, recorded_conditions};
 pub use decide::{Action, Step, decide, given_back, is_draining, is_removed, without_leftover};
 pub use duration::{DURATION_REMEDY, format_duration, parse_duration};

@@ -7,8 +7,8 @@
 //! window, like all others.
 
 mod metrics;
-mod news;
 mod reconciler;
+mod report;
 mod unstored;
 
 use std::sync::Arc;
@@ -17,13 +17,13 @@ use jiff::Timestamp;
 use parking_lot::Mutex;
 
 pub(super) use metrics::DrainMetrics;
-pub(super) use news::Reporter;
 pub(super) use reconciler::{DrainReconciler, run};
+pub(super) use report::Reporter;
 use unstored::Unstored;
 
 use crate::cluster::Watched;
 use crate::drain::{
-    Action, Change, DrainPhase, News, NodeBudget, Policy, Record, Step, decide, is_draining,
+    Action, Change, DrainPhase, NodeBudget, Policy, Record, Report, Step, decide, is_draining,
     is_removed,
 };
 use crate::model::{Node, NodeName};
@@ -87,7 +87,7 @@ impl Drains {
             && record.phase == DrainPhase::Draining
             && leads
         {
-            self.reporter.tell(node, &News::Drained { cause: "node_deleted", left: None });
+            self.reporter.tell(node, &Report::Drained { cause: "node_deleted", left: None });
         }
     }
 
@@ -105,8 +105,8 @@ impl Drains {
             (Step::Rest | Step::Wait(_), Some(again)) if again <= now => {
                 let record = recalled.drain_facts.as_deref().and_then(Record::of);
                 let unschedulable = None;
-                let (retry_taken, news) = (false, News::None);
-                Step::Action(Action::Write(Change { record, unschedulable, retry_taken, news }))
+                let (retry_taken, report) = (false, Report::None);
+                Step::Action(Action::Write(Change { record, unschedulable, retry_taken, report }))
             }
             (Step::Rest, Some(again)) => Step::Wait(again),
             (Step::Wait(at), Some(again)) => Step::Wait(at.min(again)),

@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 
 use super::PreflightError;
-use super::patience::{Meaning, News, Patience};
+use super::patience::{Meaning, Notice, Patience};
 use crate::backoff::Backoff;
 use crate::cluster::{Api, Permission, RequestError};
 use crate::drain::format_duration;
@@ -74,13 +74,13 @@ impl<'a> Asking<'a> {
         loop {
             let answer = self.api.is_allowed(permission, namespace, name).await;
             let meaning = Meaning::of(&answer);
-            let (mut left, mut news) = self.patience.lock().hear(meaning, Instant::now());
+            let (mut left, mut notice) = self.patience.lock().hear(meaning, Instant::now());
             let is_refused = meaning == Meaning::MayNotAsk || answer == Ok(false);
             if left.is_none() && is_refused && !self.api.is_ready().await {
-                (left, news) = self.patience.lock().hear(Meaning::NotReady, Instant::now());
+                (left, notice) = self.patience.lock().hear(Meaning::NotReady, Instant::now());
             }
-            if let Some(news) = news {
-                self.tell(news, answer.as_ref().err());
+            if let Some(notice) = notice {
+                self.tell(notice, answer.as_ref().err());
             }
             let Some(left) = left else {
                 return match &answer {
@@ -112,16 +112,16 @@ impl<'a> Asking<'a> {
         self.patience.lock().waited(Instant::now())
     }
 
-    fn tell(&self, news: News, error: Option<&RequestError>) {
+    fn tell(&self, notice: Notice, error: Option<&RequestError>) {
         let server = self.server;
         let waited = format_duration(Duration::from_secs(self.waited().as_secs()));
-        match news {
-            News::Waits => {
+        match notice {
+            Notice::Waits => {
                 let error = error.map(tracing::field::display);
                 let wait = format_duration(self.wait);
                 warn!(server, error, waited, wait, "waiting for the API server");
             }
-            News::Answers => info!(server, waited, "the API server answers"),
+            Notice::Answers => info!(server, waited, "the API server answers"),
         }
     }
 

@@ -62,7 +62,7 @@ impl Meaning {
 
 /// What is to be said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum News {
+pub(super) enum Notice {
     /// It is waited for.
     Waits,
     /// It was waited for, and answers.
@@ -100,12 +100,12 @@ impl Patience {
         &mut self,
         meaning: Meaning,
         now: Instant,
-    ) -> (Option<Duration>, Option<News>) {
+    ) -> (Option<Duration>, Option<Notice>) {
         let left = self.wait.saturating_sub(now - self.begin);
         match meaning {
             Meaning::Granted => {
                 let waited = std::mem::take(&mut self.waits);
-                (None, waited.then_some(News::Answers))
+                (None, waited.then_some(Notice::Answers))
             }
             Meaning::Ailing | Meaning::NotReady if !left.is_zero() => {
                 if meaning == Meaning::Ailing {
@@ -117,7 +117,7 @@ impl Patience {
                 if is_news {
                     (self.said, self.waits) = (Some(now), true);
                 }
-                (Some(left), is_news.then_some(News::Waits))
+                (Some(left), is_news.then_some(Notice::Waits))
             }
             Meaning::Refused | Meaning::MayNotAsk
                 if self.ailed.is_some_and(|ailed| now - ailed < SETTLING) =>
@@ -149,14 +149,14 @@ mod tests {
         let mut patience = Patience::new(WAIT, begin);
         let said: Vec<_> = (0..100)
             .filter(|at| {
-                let (again, news) = patience.hear(Meaning::Ailing, begin + secs(*at));
+                let (again, notice) = patience.hear(Meaning::Ailing, begin + secs(*at));
                 assert_eq!(again, Some(WAIT - secs(*at)));
-                news == Some(News::Waits)
+                notice == Some(Notice::Waits)
             })
             .collect();
         assert_eq!(said, [0, 30, 60, 90]);
         let now = begin + secs(100);
-        assert_eq!(patience.hear(Meaning::Granted, now), (None, Some(News::Answers)));
+        assert_eq!(patience.hear(Meaning::Granted, now), (None, Some(Notice::Answers)));
         assert_eq!(patience.hear(Meaning::Granted, now), (None, None));
         // What comes and goes is not told of each time.
         assert_eq!(patience.hear(Meaning::Ailing, now), (Some(secs(200)), None));

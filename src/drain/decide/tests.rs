@@ -104,7 +104,7 @@ fn a_good_node_that_draino_has_cordoned_is_uncordoned() {
         .marked_by_draino("Bad=True,0s");
     let change = written(step(&node, 10));
     assert_eq!((change.record, change.unschedulable), (None, Some(false)));
-    assert_eq!(change.news, News::Uncordoned);
+    assert_eq!(change.report, Report::Uncordoned);
 }
 
 #[test]
@@ -227,7 +227,7 @@ fn a_drained_node_is_not_drained_again_and_reported_once_if_it_lingers() {
     let node = bad(&record(DrainPhase::Drained));
     assert_eq!(step(&node, 110), Step::Wait(at(100 + 3600)));
     let change = written(step(&node, 100 + 3600));
-    assert_eq!(change.news, News::Lingers);
+    assert_eq!(change.report, Report::Lingers);
     assert_eq!(step(&node.recorded(change.record.as_ref()), 3800), Step::Rest);
 }
 
@@ -258,7 +258,7 @@ fn when_the_conditions_clear_a_planned_drain_and_one_under_way_are_cancelled() {
     for phase in [DrainPhase::Scheduled, DrainPhase::Draining] {
         let node = bad(&record(phase)).reporting("Bad", False, 70);
         let change = written(step(&node, 71));
-        assert_eq!(change.news, News::CalledOff(cancelled::CLEAR));
+        assert_eq!(change.report, Report::Cancelled(cancelled::CLEAR));
         assert_eq!(change.unschedulable, None, "the cordon stays until that has lasted");
         let record = change.record.unwrap();
         assert_eq!((record.phase, record.deadline), (DrainPhase::Cordoned, None));
@@ -350,8 +350,8 @@ fn what_is_recorded_decides_when_the_policy_has_changed() {
     assert_eq!(decide(&node, &other, at(110)), Step::Rest, "the recorded condition is still bad");
     let scheduled = bad(&record(DrainPhase::Scheduled));
     assert_eq!(
-        written(decide(&scheduled, &other, at(60))).news,
-        News::CalledOff(cancelled::CLEAR),
+        written(decide(&scheduled, &other, at(60))).report,
+        Report::Cancelled(cancelled::CLEAR),
         "nobody asks for its drain any more"
     );
     let good = node.reporting("Bad", False, 1000);
@@ -365,7 +365,7 @@ fn a_node_that_is_not_selected_any_more_is_not_drained() {
     policies[0].nodes.labels = vec![(Arc::from("pool"), Arc::from("y"))];
     let node = bad(&record(DrainPhase::Draining));
     let change = written(decide(&node, &policies, at(100)));
-    assert_eq!(change.news, News::CalledOff(cancelled::CLEAR));
+    assert_eq!(change.report, Report::Cancelled(cancelled::CLEAR));
 }
 
 // Others who cordon and uncordon.
@@ -393,7 +393,7 @@ fn a_released_node_is_cordoned_again_for_a_new_reason_or_after_it_was_good() {
     let good = node.clone().reporting("Bad", False, 200);
     assert_eq!(decide(&good, &policies, at(201)), Step::Wait(at(200 + CLEAR)));
     let change = written(decide(&good, &policies, at(200 + CLEAR)));
-    assert_eq!((change.record, change.unschedulable, change.news), (None, None, News::None));
+    assert_eq!((change.record, change.unschedulable, change.report), (None, None, Report::None));
     let cordoned = node.unschedulable(true);
     assert_eq!(begun(decide(&cordoned, &policies, at(110))).len(), 1, "somebody else's cordon");
 }
@@ -453,7 +453,7 @@ fn the_autoscalers_blind_uncordon_is_undone_while_the_reason_holds() {
     let noted = Record { autoscaler: true, ..record(DrainPhase::Drained) };
     let node = bad(&noted).unschedulable(false);
     let change = written(step(&node, 110));
-    assert_eq!((change.unschedulable, change.news), (Some(true), News::CordonedAgain));
+    assert_eq!((change.unschedulable, change.report), (Some(true), Report::CordonedAgain));
     let record = change.record.unwrap();
     assert!(!record.autoscaler && record.phase == DrainPhase::Drained, "and not drained again");
     let good = written(step(&node.reporting("Bad", False, 109), 110));
@@ -480,13 +480,13 @@ fn a_dead_node_is_cordoned_and_not_drained_until_it_is_heard_of() {
     let cordoned = Record::new(Arc::from("s1"), Cordon::Ours, claims);
     let dead = dead.unschedulable(true).recorded(Some(&cordoned));
     let change = written(decide(&dead, &policies, at(601)));
-    assert_eq!(change.news, News::Held(Arc::from(cancelled::UNREACHABLE)));
+    assert_eq!(change.report, Report::Held(Arc::from(cancelled::UNREACHABLE)));
     let held = dead.recorded(change.record.as_ref());
     assert_eq!(decide(&held, &policies, at(602)), Step::Rest);
     for phase in [DrainPhase::Scheduled, DrainPhase::Draining] {
         let node = bad(&record(phase)).ready_is(Unknown, 50);
         let change = written(step(&node, 61));
-        assert_eq!(change.news, News::CalledOff(cancelled::UNREACHABLE), "{phase}");
+        assert_eq!(change.report, Report::Cancelled(cancelled::UNREACHABLE), "{phase}");
         let back = node.ready_is(True, 90).recorded(change.record.as_ref());
         let back = back.silent_on("DrainScheduled");
         assert!(matches!(step(&back, 91), Step::Action(Action::Schedule(_))), "{phase}");
@@ -528,7 +528,7 @@ fn a_policy_that_drains_no_more_calls_off_what_is_planned_and_under_way() {
     let cordons = [Policy { drain: false, ..policy("p", &["Bad"]) }];
     for phase in [DrainPhase::Scheduled, DrainPhase::Draining] {
         let change = written(decide(&bad(&record(phase)), &cordons, at(100)));
-        assert_eq!(change.news, News::CalledOff(cancelled::CORDON_ONLY), "{phase}");
+        assert_eq!(change.report, Report::Cancelled(cancelled::CORDON_ONLY), "{phase}");
     }
     assert_eq!(decide(&bad(&record(DrainPhase::Failed)), &cordons, at(5000)), Step::Rest);
 }
@@ -546,7 +546,7 @@ fn a_deselected_node_is_not_drained_to_the_end_by_any_setting() {
     let mut goes_on = Policy { stop_when_clear: false, ..policy("p", &["Bad"]) };
     goes_on.nodes.labels = vec![(Arc::from("pool"), Arc::from("y"))];
     let change = written(decide(&bad(&record(DrainPhase::Draining)), &[goes_on], at(100)));
-    assert_eq!(change.news, News::CalledOff(cancelled::CLEAR));
+    assert_eq!(change.report, Report::Cancelled(cancelled::CLEAR));
 }
 
 #[test]
@@ -595,7 +595,7 @@ fn a_record_that_cannot_be_read_leaves_the_cordon_to_somebody_else() {
     let change = written(step(&broken(kept("n1").unschedulable(true)), 10));
     assert_eq!(change.record.unwrap().cordon, Cordon::Foreign);
     assert_eq!(change.unschedulable, None);
-    assert!(matches!(change.news, News::Unreadable(_)));
+    assert!(matches!(change.report, Report::Unreadable(_)));
     assert_eq!(written(step(&broken(kept("n1")), 10)).record, None);
 }
 
@@ -622,6 +622,6 @@ fn what_cannot_be_read_of_a_record_is_not_repeated_at_length() {
     let phase = "x".repeat(30_000);
     let text = format!(r#"{{"session":"a","phase":"{phase}"}}"#);
     let change = written(step(&kept("n1").unschedulable(true).with_record(&text), 0));
-    let News::Unreadable(error) = change.news else { panic!("{:?}", change.news) };
+    let Report::Unreadable(error) = change.report else { panic!("{:?}", change.report) };
     assert!(error.contains("ostrakon.dev/drain") && error.len() < 1_000, "{}", error.len());
 }

@@ -9,7 +9,7 @@ use super::{DrainReconciler, PlannedPods, StepResult};
 use crate::backoff::Backoff;
 use crate::cluster::{RequestError, StoredNode};
 use crate::drain::{
-    Blocker, Change, Cordon, DrainPhase, News, PodPlan, Policy, Record, Undrainable, brief,
+    Blocker, Change, Cordon, DrainPhase, PodPlan, Policy, Record, Report, Undrainable, brief,
     given_back, listed, owners_needed, plan_pods,
 };
 use crate::model::{Budget, DrainPod, Node, NodeName, second_from};
@@ -70,7 +70,7 @@ impl DrainReconciler {
         });
         // Said again with growing pauses: an hour of it is a handful of events, not a hundred.
         if is_news || times.is_power_of_two() {
-            self.drains.reporter.tell(node, &News::Held(Arc::clone(why)));
+            self.drains.reporter.tell(node, &Report::Held(Arc::clone(why)));
             self.drains.reporter.report_blockers(blockers);
         }
         let who = self.retry_states.hasher().hash_one(&node.name);

@@ -8,7 +8,7 @@ use super::look::in_one_line;
 use super::{DrainReconciler, StepResult, UNTIL_ROOM, is_unschedulable};
 use crate::cluster::{RequestError, StoredNode};
 use crate::drain::{
-    Change, Claim, Cordon, DrainPhase, News, Policy, Record, Undrainable, without_leftover,
+    Change, Claim, Cordon, DrainPhase, Policy, Record, Report, Undrainable, without_leftover,
 };
 use crate::model::{ConditionStatus, NodeName, later, second_from};
 
@@ -56,7 +56,7 @@ impl DrainReconciler {
             record.phase = DrainPhase::Scheduled;
             record.scheduled = Some(at);
         }
-        let news = if is_foreign { News::None } else { News::Cordoned };
+        let report = if is_foreign { Report::None } else { Report::Cordoned };
         if !is_foreign {
             self.drains.reporter.cordoning(node);
         }
@@ -64,11 +64,11 @@ impl DrainReconciler {
             record: Some(record),
             unschedulable: (!is_foreign).then_some(true),
             retry_taken: false,
-            news,
+            report,
         };
         let result = self.write(stored, change).await?;
         if let Some(at) = scheduled {
-            self.drains.reporter.tell(node, &News::Scheduled(at));
+            self.drains.reporter.tell(node, &Report::Scheduled(at));
         }
         Ok(result)
     }
@@ -92,7 +92,7 @@ impl DrainReconciler {
             why: None,
             ..record
         };
-        self.write(stored, Change { news: News::Scheduled(at), ..Change::note(record) }).await
+        self.write(stored, Change { report: Report::Scheduled(at), ..Change::note(record) }).await
     }
 
     fn slot(&self, name: &NodeName, policy: &Policy) -> Timestamp {

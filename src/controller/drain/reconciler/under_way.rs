@@ -12,8 +12,8 @@ use super::{DrainReconciler, StepResult};
 use crate::backoff::Backoff;
 use crate::cluster::{RequestError, StoredNode};
 use crate::drain::{
-    AtDeadline, Change, Cordon, DrainPhase, News, PodPlan, Policy, Record, Remaining, Undrainable,
-    brief, budget_blocker, sequence,
+    AtDeadline, Change, Cordon, DrainPhase, PodPlan, Policy, Record, Remaining, Report,
+    Undrainable, brief, budget_blocker, sequence,
 };
 use crate::evict::{Order, OrderState, Ordered};
 use crate::model::{Budget, DrainPod, Node, NodeName, PodRef, Uid, later, second_from, second_of};
@@ -66,7 +66,7 @@ impl DrainReconciler {
         self.update_retry_state(&node.name, |retry_states| {
             (retry_states.blocked, retry_states.why, retry_states.waits) = (0, None, None);
         });
-        let change = Change { news: News::Started, retry_taken: true, ..Change::note(record) };
+        let change = Change { report: Report::Started, retry_taken: true, ..Change::note(record) };
         self.write(stored, change).await
     }
 
@@ -188,7 +188,7 @@ impl DrainReconciler {
         }
     }
 
-    /// Says on the node who remains there while it is drained, if that is news and not too often.
+    /// Says on the node who remains there while it is drained, if that is report and not too often.
     async fn say_who_remains(
         &self,
         stored: &StoredNode,
@@ -214,9 +214,9 @@ impl DrainReconciler {
         if !is_due {
             return Ok(StepResult::Done);
         }
-        let news = News::Waits(Arc::clone(&why));
+        let report = Report::Waits(Arc::clone(&why));
         let record = Record { why: Some(why), ..record.clone() };
-        self.write(stored, Change { news, ..Change::note(record) }).await?;
+        self.write(stored, Change { report, ..Change::note(record) }).await?;
         Ok(StepResult::Done)
     }
 
@@ -244,8 +244,8 @@ impl DrainReconciler {
             ..record
         };
         self.drains.reporter.report_blockers(&protected);
-        let news = News::Drained { cause: "evicted", left };
-        self.write(stored, Change { news, ..Change::note(record) }).await
+        let report = Report::Drained { cause: "evicted", left };
+        self.write(stored, Change { report, ..Change::note(record) }).await
     }
 
     /// How long to wait until the pods of a node are listed again: each one that goes asks for it.
@@ -315,7 +315,7 @@ impl DrainReconciler {
             record: Some(record),
             unschedulable: lifts.then_some(false),
             retry_taken: false,
-            news: News::Failed { cause: "deadline", why: left },
+            report: Report::Failed { cause: "deadline", why: left },
         };
         self.write(stored, change).await
     }

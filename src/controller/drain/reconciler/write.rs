@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::super::unstored::Annotations;
 use super::{DrainReconciler, StepResult};
 use crate::cluster::{Answer, NodeDrainPatch, RequestError, StoredNode};
-use crate::drain::{Change, Cordon, News, Record};
+use crate::drain::{Change, Cordon, Record, Report};
 use crate::model::{ConditionStatus, Node, NodeDrainFacts, second_of};
 
 impl DrainReconciler {
@@ -26,11 +26,11 @@ impl DrainReconciler {
             retry_taken: change.retry_taken || self.is_retry_taken(stored),
             taints,
         };
-        if change.news == News::Uncordoned && change.unschedulable == Some(false) {
+        if change.report == Report::Uncordoned && change.unschedulable == Some(false) {
             self.drains.reporter.uncordoning(&stored.node);
         }
         let written = self.store(stored, &patch).await?;
-        self.drains.reporter.tell(&stored.node, &change.news);
+        self.drains.reporter.tell(&stored.node, &change.report);
         Ok(StepResult::Continue(written))
     }
 

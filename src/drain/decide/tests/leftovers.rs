@@ -18,7 +18,7 @@ fn drainos_annotation_on_a_node_in_use_goes_and_the_next_cordon_is_a_persons() {
     let change = written(step(&node, 10));
     assert!(unmarks(&change, &node));
     assert_eq!((change.record, change.unschedulable), (None, None));
-    assert_eq!(change.news, News::None);
+    assert_eq!(change.report, Report::None);
     let cordoned = node.with_draino_conditions(None).unschedulable(true);
     assert_eq!(step(&cordoned, 11), Step::Rest, "it was not draino");
 }
@@ -63,7 +63,7 @@ fn a_plan_is_taken_back_before_its_record_goes_with_the_autoscalers_uncordon() {
         let noted = Record { autoscaler: true, ..record(phase) };
         let node = bad(&noted).unschedulable(false).reporting("Bad", False, 50);
         let change = written(step(&node, 110));
-        assert_eq!((change.unschedulable, change.news), (None, News::Uncordoned), "{phase}");
+        assert_eq!((change.unschedulable, change.report), (None, Report::Uncordoned), "{phase}");
         let over = change.record.unwrap();
         assert!(over.claims.is_empty() && over.cordon == Cordon::Lifted, "{over:?}");
         let node = node.recorded(Some(&over));
@@ -77,7 +77,7 @@ fn a_plan_is_taken_back_before_its_record_goes_with_the_autoscalers_uncordon() {
         assert_eq!((change.record, change.unschedulable), (None, None), "{phase}");
         let marked = node.reporting("DrainScheduled", False, 111);
         let change = written(step(&marked, 112));
-        assert_eq!((change.record, change.news), (None, News::None), "{phase}");
+        assert_eq!((change.record, change.report), (None, Report::None), "{phase}");
         // Whatever goes bad before that begins anew.
         let worse = marked.reporting("Bad", True, 112);
         assert_eq!(begun(step(&worse, 112)), [claim("p", &["Bad=True,0s"])], "{phase}");
@@ -90,7 +90,7 @@ fn an_uncordon_takes_a_plan_back_that_could_not_be_taken_back_before() {
     let planned = Record { scheduled: Some(at(60)), ..record(DrainPhase::Cordoned) };
     let node = node.recorded(Some(&planned)).reporting("DrainScheduled", True, 0);
     let change = written(step(&node, CLEAR));
-    assert_eq!((change.unschedulable, &change.news), (Some(false), &News::Uncordoned));
+    assert_eq!((change.unschedulable, &change.report), (Some(false), &Report::Uncordoned));
     let node = node.unschedulable(false).recorded(change.record.as_ref());
     assert!(matches!(step(&node, CLEAR), Step::Action(Action::Mark { scheduled: false, .. })));
 }

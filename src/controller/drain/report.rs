@@ -6,7 +6,7 @@ use tracing::{info, warn};
 
 use super::metrics::DrainMetrics;
 use crate::cluster::RequestError;
-use crate::drain::{Blocker, Capped, News};
+use crate::drain::{Blocker, Capped, Report};
 use crate::model::Node;
 use crate::observe::{NodeEvent, Recorder};
 
@@ -19,57 +19,57 @@ pub(in crate::controller) struct Reporter {
 
 impl Reporter {
     /// What a change that was stored means.
-    pub(super) fn tell(&self, node: &Node, news: &News) {
-        match news {
-            News::None => {}
-            News::Cordoned => {
+    pub(super) fn tell(&self, node: &Node, report: &Report) {
+        match report {
+            Report::None => {}
+            Report::Cordoned => {
                 self.metrics.cordoned("succeeded");
                 self.normal(node, "CordonSucceeded", "Cordoned node");
             }
-            News::CordonedAgain => {
+            Report::CordonedAgain => {
                 self.metrics.cordoned("succeeded");
                 let message = "Cordoned node again: cluster-autoscaler made it schedulable while a \
                                condition is bad";
                 self.normal(node, "CordonSucceeded", message);
             }
-            News::Uncordoned => {
+            Report::Uncordoned => {
                 self.metrics.uncordoned("succeeded");
                 self.normal(node, "UncordonSucceeded", "Uncordoned node");
             }
-            News::Scheduled(at) => {
+            Report::Scheduled(at) => {
                 self.metrics.scheduled("succeeded");
                 self.normal(node, "DrainScheduled", &format!("Will drain node after {at}"));
             }
-            News::CalledOff(why) => {
+            Report::Cancelled(why) => {
                 self.normal(node, "DrainCancelled", &format!("Drain cancelled: {why}"));
             }
-            News::Started => self.normal(node, "DrainStarting", "Draining node"),
-            News::Drained { cause, left } => {
+            Report::Started => self.normal(node, "DrainStarting", "Draining node"),
+            Report::Drained { cause, left } => {
                 self.metrics.drained("succeeded", cause);
                 let left = left.as_ref().map(|left| format!("; {left}")).unwrap_or_default();
                 self.normal(node, "DrainSucceeded", &format!("Drained node{left}"));
             }
-            News::Waits(why) => {
+            Report::Waits(why) => {
                 let message = format!("Drain is waiting; retrying evictions: {why}");
                 self.warning(node, "DrainWaits", &message);
             }
-            News::Failed { cause, why } => {
+            Report::Failed { cause, why } => {
                 self.metrics.drained("failed", cause);
                 self.warning(node, "DrainFailed", &format!("Draining failed: {why}"));
             }
-            News::Held(why) => {
+            Report::Held(why) => {
                 if self.recorder.is_news(node.uid, "drain held") {
                     self.metrics.scheduled("failed");
                     let message = format!("Drain scheduling failed: {why}");
                     self.warning(node, "DrainSchedulingFailed", &message);
                 }
             }
-            News::Lingers => {
+            Report::Lingers => {
                 let message = "The node was drained but still exists; check what should remove it, \
                                for example whether its node group is at its minimum size";
                 self.warning(node, "DrainedNodeLingers", message);
             }
-            News::Unreadable(error) => {
+            Report::Unreadable(error) => {
                 let message = format!(
                     "{error}; replacing it. If the node is cordoned, ostrakon treats the cordon as \
                     someone else's and does not remove it"
@@ -102,7 +102,7 @@ impl Reporter {
 
     /// These pods are left on their node, or keep it from being drained.
     pub(super) fn report_blockers(&self, blockers: &[Blocker]) {
-        // What is to be mended is seen by a few; a node of a hundred such pods is no hundred news.
+        // What is to be mended is seen by a few; a node of a hundred such pods is no hundred report.
         const TOLD: usize = 10;
         for blocker in blockers.iter().take(TOLD) {
             let (pod, why) = match blocker {
