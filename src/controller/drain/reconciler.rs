@@ -175,13 +175,13 @@ impl DrainReconciler {
         match self.steps(name).await {
             Ok(StepResult::RetryAfter(pause)) => again(pause),
             Ok(StepResult::Continue(_) | StepResult::Done) => {
-                self.update_retry_state(name, |retry_states| retry_states.failures = 0);
+                self.update_retry_state(name, |retry_state| retry_state.failures = 0);
                 Outcome::Done
             }
             Err(error) => {
-                let tries = self.update_retry_state(name, |retry_states| {
-                    retry_states.failures += 1;
-                    retry_states.failures
+                let tries = self.update_retry_state(name, |retry_state| {
+                    retry_state.failures += 1;
+                    retry_state.failures
                 });
                 let who = self.retry_states.hasher().hash_one(name);
                 let pause = BACKOFF.pause(tries, who.into());
@@ -298,16 +298,16 @@ impl DrainReconciler {
                         self.drains.settle(&stored.node, self.shared.clock.now());
                     }
                     let tries =
-                        1 + self.update_retry_state(name, |retry_states| retry_states.failures);
+                        1 + self.update_retry_state(name, |retry_state| retry_state.failures);
                     self.drains.reporter.step_failed(&stored.node, what, &error, tries);
                     return Err(error);
                 }
             };
         }
         // Somebody writes to it all the time.
-        let tries = self.update_retry_state(name, |retry_states| {
-            retry_states.failures += 1;
-            retry_states.failures
+        let tries = self.update_retry_state(name, |retry_state| {
+            retry_state.failures += 1;
+            retry_state.failures
         });
         Ok(StepResult::RetryAfter(
             BACKOFF.pause(tries, self.retry_states.hasher().hash_one(name).into()),
@@ -333,8 +333,8 @@ impl DrainReconciler {
             &policy.pace.caps,
             now,
         );
-        let was_capped = self.update_retry_state(&node.name, |retry_states| {
-            std::mem::replace(&mut retry_states.capped, granted.is_err())
+        let was_capped = self.update_retry_state(&node.name, |retry_state| {
+            std::mem::replace(&mut retry_state.capped, granted.is_err())
         });
         if let Err(capped) = &granted
             && !was_capped

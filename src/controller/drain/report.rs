@@ -10,7 +10,7 @@ use crate::drain::{Blocker, Capped, Report};
 use crate::model::Node;
 use crate::observe::{NodeEvent, Recorder};
 
-/// Tells by all ways at once.
+/// Reports through events, metrics and logs.
 #[derive(Clone)]
 pub(in crate::controller) struct Reporter {
     pub recorder: Recorder,
@@ -18,7 +18,7 @@ pub(in crate::controller) struct Reporter {
 }
 
 impl Reporter {
-    /// What a change that was stored means.
+    /// Reports a stored change.
     pub(super) fn tell(&self, node: &Node, report: &Report) {
         match report {
             Report::None => {}
@@ -93,18 +93,18 @@ impl Reporter {
         }
     }
 
-    /// The node has to wait: too many are unavailable.
+    /// The cordon is deferred: too many nodes are unavailable.
     pub(super) fn capped(&self, node: &Node, capped: &Capped) {
         if self.recorder.is_news(node.uid, "cordon capped") {
             self.normal(node, "CordonDeferred", &format!("Cordon deferred: {capped}"));
         }
     }
 
-    /// These pods are left on their node, or keep it from being drained.
+    /// These pods stay on their node, or block its drain.
     pub(super) fn report_blockers(&self, blockers: &[Blocker]) {
-        // What is to be mended is seen by a few; a node of a hundred such pods is no hundred report.
-        const TOLD: usize = 10;
-        for blocker in blockers.iter().take(TOLD) {
+        // A few examples show what to fix; a hundred such pods must not cause a hundred events.
+        const MOST: usize = 10;
+        for blocker in blockers.iter().take(MOST) {
             let (pod, why) = match blocker {
                 Blocker::Left(pod, why) => (pod, why.to_string()),
                 Blocker::Budget(pod, budget_blocker) => (pod, budget_blocker.to_string()),
@@ -114,7 +114,7 @@ impl Reporter {
         }
     }
 
-    /// Some pods are given less time than they ask for.
+    /// The policy shortens the grace period of some pods.
     pub(super) fn grace_cut(&self, node: &Node, pods: usize, most: Duration) {
         if self.recorder.is_news(node.uid, "grace cut") {
             let message = format!(

@@ -43,8 +43,8 @@ impl DrainReconciler {
         }
         if record.why.as_deref() == Some(&*why) && record.phase == DrainPhase::Cordoned {
             let until = Instant::now() + pause;
-            self.update_retry_state(&stored.node.name, |retry_states| {
-                retry_states.undrainable_until = Some(until)
+            self.update_retry_state(&stored.node.name, |retry_state| {
+                retry_state.undrainable_until = Some(until)
             });
             return Ok(StepResult::Done);
         }
@@ -56,17 +56,17 @@ impl DrainReconciler {
 
     /// Whether a node could not be drained a short while ago.
     pub(super) fn is_undrainable(&self, name: &NodeName) -> bool {
-        let until = self.update_retry_state(name, |retry_states| retry_states.undrainable_until);
+        let until = self.update_retry_state(name, |retry_state| retry_state.undrainable_until);
         until.is_some_and(|until| Instant::now() < until)
     }
 
     /// Reports why a node cannot be drained, and says when to look again.
     pub(super) fn blocked(&self, node: &Node, why: &Arc<str>, blockers: &[Blocker]) -> Duration {
-        let (times, is_news) = self.update_retry_state(&node.name, |retry_states| {
-            retry_states.blocked += 1;
-            let is_news = retry_states.why.as_deref() != Some(why);
-            retry_states.why = Some(Arc::clone(why));
-            (retry_states.blocked, is_news)
+        let (times, is_news) = self.update_retry_state(&node.name, |retry_state| {
+            retry_state.blocked += 1;
+            let is_news = retry_state.why.as_deref() != Some(why);
+            retry_state.why = Some(Arc::clone(why));
+            (retry_state.blocked, is_news)
         });
         // Said again with growing pauses: an hour of it is a handful of events, not a hundred.
         if is_news || times.is_power_of_two() {

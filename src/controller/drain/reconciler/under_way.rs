@@ -63,8 +63,8 @@ impl DrainReconciler {
             overran: is_retry && record.overran,
             ..record
         };
-        self.update_retry_state(&node.name, |retry_states| {
-            (retry_states.blocked, retry_states.why, retry_states.waits) = (0, None, None);
+        self.update_retry_state(&node.name, |retry_state| {
+            (retry_state.blocked, retry_state.why, retry_state.waits) = (0, None, None);
         });
         let change = Change { report: Report::Started, retry_taken: true, ..Change::note(record) };
         self.write(stored, change).await
@@ -81,10 +81,10 @@ impl DrainReconciler {
         let (Some(started), Some(deadline)) = (record.started, record.deadline) else {
             return Ok(StepResult::Done);
         };
-        self.update_retry_state(&node.name, |retry_states| {
+        self.update_retry_state(&node.name, |retry_state| {
             let is_known = |(session, _): &(Arc<str>, Instant)| *session == record.session;
-            if !retry_states.continued.as_ref().is_some_and(is_known) {
-                retry_states.continued = Some((Arc::clone(&record.session), Instant::now()));
+            if !retry_state.continued.as_ref().is_some_and(is_known) {
+                retry_state.continued = Some((Arc::clone(&record.session), Instant::now()));
             }
         });
         if let Some(pause) = self.too_soon(&node.name) {
@@ -204,10 +204,10 @@ impl DrainReconciler {
             return Ok(StepResult::Done);
         }
         let now = Instant::now();
-        let is_due = self.update_retry_state(&stored.node.name, |retry_states| {
-            let is_due = retry_states.waits.is_none_or(|at| now >= at + SAID_AGAIN);
+        let is_due = self.update_retry_state(&stored.node.name, |retry_state| {
+            let is_due = retry_state.waits.is_none_or(|at| now >= at + SAID_AGAIN);
             if is_due {
-                retry_states.waits = Some(now);
+                retry_state.waits = Some(now);
             }
             is_due
         });
@@ -251,10 +251,10 @@ impl DrainReconciler {
     /// How long to wait until the pods of a node are listed again: each one that goes asks for it.
     pub(super) fn too_soon(&self, name: &NodeName) -> Option<Duration> {
         let now = Instant::now();
-        self.update_retry_state(name, |retry_states| match retry_states.listed {
+        self.update_retry_state(name, |retry_state| match retry_state.listed {
             Some(at) if now < at + LIST_EVERY => Some(at + LIST_EVERY - now),
             _ => {
-                retry_states.listed = Some(now);
+                retry_state.listed = Some(now);
                 None
             }
         })
@@ -328,8 +328,8 @@ impl DrainReconciler {
             _ => return None,
         };
         let span = Duration::try_from(span).ok()?;
-        let continued = self.update_retry_state(&node.name, |retry_states| {
-            let (session, since) = retry_states.continued.as_ref()?;
+        let continued = self.update_retry_state(&node.name, |retry_state| {
+            let (session, since) = retry_state.continued.as_ref()?;
             (**session == *record.session).then(|| since.elapsed())
         });
         if record.extended || continued.is_some_and(|continued| continued >= span / 2) {
