@@ -22,8 +22,6 @@ mod records;
 mod requests;
 mod run;
 mod runner;
-#[cfg(test)]
-mod stage;
 mod state;
 mod time_watch;
 mod work;

@@ -236,13 +236,6 @@ impl HandedOut {
             }
         }
     }
-
-    /// Loses it, as a controller must not.
-    #[cfg(test)]
-    pub(super) fn forget(&self) {
-        let timers = &self.shared.timers[self.shard];
-        timers.complete(&self.key, self.token, pipeline::Outcome::Done);
-    }
 }
 
 #[cfg(test)]

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 
 use super::{
-    ConditionStatus, Disruption, Effect, Node, NodeName, Operator, Pod, PodClass, PodRef, Ready,
-    Stamp, Taint, Toleration, Uid,
+    ConditionStatus, Disruption, Effect, Node, NodeName, Operator, Pod, PodClass, Ready, Stamp,
+    Taint, Toleration, Uid,
 };
 
 pub(crate) use drain_pod::{drain_pod, owner};
@@ -48,11 +48,6 @@ pub(crate) fn pod(name: &str) -> Pod {
 }
 
 impl Pod {
-    /// The dullest pod with these names.
-    pub(crate) fn named_by(reference: &PodRef) -> Self {
-        Self { uid: reference.uid, node: reference.node.clone(), ..pod(&reference.name) }
-    }
-
     pub(crate) fn on(mut self, node: &str) -> Self {
         self.node = NodeName::from(node);
         self

@@ -105,6 +105,8 @@ pub(super) struct Observer {
     /// Pods of a party that writes what others never would: what becomes of them is its own affair.
     hostile: BTreeSet<String>,
     broken: Option<Broken>,
+    /// There is no lag between the cluster and the controllers.
+    calm: bool,
     evicted: usize,
     writers: Vec<String>,
     /// What belongs to stories of drains only.
@@ -112,6 +114,11 @@ pub(super) struct Observer {
 }
 
 impl Observer {
+    /// One that has seen nothing yet.
+    pub(super) fn of_story(calm: bool) -> Self {
+        Self { calm, ..Self::default() }
+    }
+
     /// The first breach so far, taken out.
     pub(super) fn verdict(&mut self) -> Result<(), Broken> {
         self.broken.take().map_or(Ok(()), Err)
@@ -285,8 +292,10 @@ impl Observer {
             return;
         }
         let read = self.reads.get(&(who.to_owned(), operation.name.clone())).copied();
-        let pod_window = (sent - read.unwrap_or(sent)).max(SHARED);
-        if self.condemned(uid, sent, pod_window) {
+        // Who sees everything at once has no excuse.
+        let shared = if self.calm { 0.0 } else { SHARED };
+        let pod_window = (sent - read.unwrap_or(sent)).max(shared);
+        if self.condemned(uid, sent, pod_window, shared) {
             return;
         }
         let of_a_drain = match &mut self.drains {
@@ -346,7 +355,7 @@ impl Observer {
 
     /// Whether any state of the pod within `pod_window` before `now`, on any state of its node
     /// within a second, condemned it.
-    fn condemned(&self, uid: &str, now: f64, pod_window: f64) -> bool {
+    fn condemned(&self, uid: &str, now: f64, pod_window: f64, node_window: f64) -> bool {
         let Some(pods) = self.pods.get(uid) else { return false };
         let recent = |from: f64, next: Option<f64>, window: f64| {
             from <= now && next.is_none_or(|next| next >= now - window)
@@ -355,7 +364,7 @@ impl Observer {
             let nodes = self.nodes.get(&pod.node).map_or(&[][..], Vec::as_slice);
             recent(pod.from, pods.get(i + 1).map(|next| next.from), pod_window)
                 && nodes.iter().enumerate().any(|(j, node)| {
-                    recent(node.from, nodes.get(j + 1).map(|next| next.from), SHARED)
+                    recent(node.from, nodes.get(j + 1).map(|next| next.from), node_window)
                         && node
                             .taints
                             .as_ref()

@@ -159,8 +159,8 @@ impl Story {
             ..Options::default()
         };
         let cluster = Embedded::new(Clock::starting_at(noon()), options);
-        let mut observer = Observer::default();
         let calm = random.random_bool(0.3);
+        let mut observer = Observer::of_story(calm);
         let mut policies = Vec::new();
         if subject != Subject::Taints {
             policies = policies::policies(&mut random);

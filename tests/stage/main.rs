@@ -2,13 +2,14 @@
 //! test sets up and changes as a person, a kubelet or another controller would. What it asks of the
 //! cluster, and what becomes of the objects, is written down, so that a test can say what was never done.
 //!
-//! [`drains`] is about cordon and drain.
+//! [`taints`] is about NoExecute taints, [`drains`] about cordon and drain.
 
 // What helps tests may fail where it stands.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod drains;
 mod process;
+mod taints;
 
 use jiff::Timestamp;
 

@@ -19,13 +19,15 @@ use parking_lot::Mutex;
 use prometheus::Registry;
 use prometheus::proto::LabelPair;
 use tokio::sync::oneshot;
+use tokio::time::sleep;
+
+use crate::noon;
 
 type Failed = Box<dyn std::error::Error + Send + Sync>;
 
 /// A running controller. It dies when it is dropped: from then on it writes nothing.
 pub(crate) struct Process {
     registry: Registry,
-    wire: Arc<Wire>,
     alive: Arc<AtomicBool>,
     _end: oneshot::Sender<()>,
 }
@@ -35,6 +37,30 @@ pub(crate) struct Process {
 pub(crate) struct Wire {
     /// Messages of the events that were created.
     events: Mutex<Vec<String>>,
+    /// Requests about pods.
+    asked: Mutex<Vec<Entry>>,
+    /// What happens while the next deletion is on its way.
+    meanwhile: Mutex<Option<Meanwhile>>,
+}
+
+type Meanwhile = Box<dyn FnOnce() + Send>;
+
+/// What was asked for about a pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Asked {
+    /// Its condition was patched.
+    Patched,
+    /// It was to be deleted, with whatever answer.
+    Deleted,
+}
+
+/// A request about a pod.
+#[derive(Clone, Debug)]
+pub(crate) struct Entry {
+    pub(crate) asked: Asked,
+    pub(crate) name: String,
+    /// Virtual seconds since noon.
+    pub(crate) at: f64,
 }
 
 impl Process {
@@ -44,14 +70,16 @@ impl Process {
         clock: Clock,
         compat: Compat,
         policies: &[Policy],
+        wire: &Arc<Wire>,
     ) -> Self {
         let registry = Registry::new();
-        let (wire, alive) = (Arc::new(Wire::default()), Arc::new(AtomicBool::new(true)));
+        let alive = Arc::new(AtomicBool::new(true));
         let client = cluster.client_through({
-            let (wire, alive) = (Arc::clone(&wire), Arc::clone(&alive));
+            let (wire, alive) = (Arc::clone(wire), Arc::clone(&alive));
+            let clock = cluster.store().clock().clone();
             move |request, onward| {
-                let (wire, alive) = (Arc::clone(&wire), Arc::clone(&alive));
-                async move { wire.carry(request, onward, &alive).await }
+                let (wire, alive, clock) = (Arc::clone(&wire), Arc::clone(&alive), clock.clone());
+                async move { wire.carry(request, onward, &alive, &clock).await }
             }
         });
         let config = Config {
@@ -93,12 +121,7 @@ impl Process {
                 _ = &mut ended => {}
             }
         });
-        Self { registry, wire, alive, _end: end }
-    }
-
-    /// Messages of the events that it has told so far.
-    pub(crate) fn events(&self) -> Vec<String> {
-        self.wire.events.lock().clone()
+        Self { registry, alive, _end: end }
     }
 
     /// The sum of a metric that it serves, over all its labels that these are among.
@@ -120,19 +143,56 @@ impl Drop for Process {
 }
 
 impl Wire {
+    /// Messages of the events so far.
+    pub(crate) fn events(&self) -> Vec<String> {
+        self.events.lock().clone()
+    }
+
+    /// Requests about pods so far.
+    pub(crate) fn asked(&self) -> Vec<Entry> {
+        self.asked.lock().clone()
+    }
+
+    /// Has something happen while the next deletion is on its way.
+    pub(crate) fn meanwhile(&self, happens: impl FnOnce() + Send + 'static) {
+        *self.meanwhile.lock() = Some(Box::new(happens));
+    }
+
     async fn carry(
         &self,
         request: Request<Bytes>,
         onward: Onward,
         alive: &AtomicBool,
+        clock: &Clock,
     ) -> Result<Response<Body>, Failed> {
         if !alive.load(Ordering::Relaxed) {
             return Err("the process is dead".into());
         }
-        if request.method() == Method::POST && request.uri().path().ends_with("/events") {
+        let path = request.uri().path().to_owned();
+        if request.method() == Method::POST && path.ends_with("/events") {
             let event: serde_json::Value = serde_json::from_slice(request.body())?;
             self.events.lock().push(event["message"].as_str().unwrap_or_default().to_owned());
         }
-        onward.answer(request).await
+        let asked = match *request.method() {
+            Method::PATCH => Asked::Patched,
+            Method::DELETE => Asked::Deleted,
+            _ => return onward.answer(request).await,
+        };
+        let Some(name) = path.strip_prefix("/api/v1/namespaces/default/pods/") else {
+            return onward.answer(request).await;
+        };
+        let name = name.split('/').next().unwrap_or_default().to_owned();
+        let at = clock.now().duration_since(noon()).as_secs_f64();
+        let happens = (asked == Asked::Deleted).then(|| self.meanwhile.lock().take()).flatten();
+        if let Some(happens) = happens {
+            happens();
+            sleep(Duration::from_millis(100)).await;
+        }
+        let answer = onward.answer(request).await?;
+        // What hits no pod does nothing.
+        if !matches!(answer.status().as_u16(), 404 | 409) {
+            self.asked.lock().push(Entry { asked, name, at });
+        }
+        Ok(answer)
     }
 }

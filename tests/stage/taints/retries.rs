@@ -1,8 +1,10 @@
 //! Evictions that fail, and what becomes of them: the cases by which upstream's durable retry is
 //! tested, and more.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::facts::{equal, exists, node, pod, taint};
 use super::*;
-use crate::model::build::{equal, exists, node, pod, taint};
 
 fn tainted() -> Node {
     node("n1").tainted(taint("testTaint1", "test1"))
@@ -14,8 +16,8 @@ fn tolerating(seconds: i64) -> Pod {
 
 #[tokio::test(start_paused = true)]
 async fn a_denied_eviction_is_tried_for_ever_at_a_growing_pace_and_announced_once() {
-    let mut stage = Stage::new();
-    stage.deny(FailureKind::Forbidden);
+    let stage = Stage::new();
+    stage.deny(403);
     stage.put_pod(pod("a")).await;
     stage.put_node(tainted()).await;
     stage.pass_secs(20.0).await;
@@ -27,24 +29,25 @@ async fn a_denied_eviction_is_tried_for_ever_at_a_growing_pace_and_announced_onc
     stage.pass_secs(3600.0).await;
     let tries = stage.deletions("a");
     assert!(tries.len() >= 30, "every two minutes at the least: {}", tries.len());
-    assert!((stage.metric("ostrakon_backlog_pods", Some("forbidden")) - 1.0).abs() < 0.1);
-    let events = stage.events();
+    let forbidden = || stage.process().metric("ostrakon_backlog_pods", &["forbidden"]);
+    assert!((forbidden() - 1.0).abs() < 0.1);
+    let events = stage.wire.events();
     assert_eq!(events.iter().filter(|e| e.starts_with("Marking")).count(), 1);
     assert_eq!(events.iter().filter(|e| e.starts_with("Cannot delete")).count(), 1);
 
     stage.allow();
     stage.pass_secs(121.0).await;
     assert_eq!(stage.deletions("a").len(), tries.len() + 1, "gone at the next try, and no more");
-    assert!(stage.metric("ostrakon_backlog_pods", Some("forbidden")).abs() < 0.1);
-    assert!(stage.shared.backlog.is_empty());
+    assert!(forbidden().abs() < 0.1);
+    assert!(stage.backlog() == 0);
     stage.pass_secs(600.0).await;
     assert_eq!(stage.deletions("a").len(), tries.len() + 1);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_zero_second_toleration_changes_nothing_about_the_retries() {
-    let mut stage = Stage::new();
-    stage.deny(FailureKind::Forbidden);
+    let stage = Stage::new();
+    stage.deny(403);
     stage.put_pod(pod("a")).await;
     stage.put_node(tainted()).await;
     stage.pass_secs(10.0).await;
@@ -60,29 +63,26 @@ async fn a_zero_second_toleration_changes_nothing_about_the_retries() {
 
 #[tokio::test(start_paused = true)]
 async fn a_replacement_under_the_same_name_is_not_touched_by_the_retry() {
-    let mut stage = Stage::new();
-    stage.deny(FailureKind::Forbidden);
-    let old = pod("a");
-    stage.put_pod(old.clone()).await;
+    let stage = Stage::new();
+    stage.deny(403);
+    stage.put_pod(pod("a")).await;
     stage.put_node(tainted()).await;
     stage.pass_secs(2.0).await;
     let before = stage.deletions("a").len();
     assert!(before > 0);
-    let new = Pod { uid: Uid(4711), ..tolerating(3600) };
-    stage.remove_pod(&old).await;
-    stage.put_pod(new.clone()).await;
+    stage.remove_pod("a").await;
+    stage.put_pod(tolerating(3600)).await;
     stage.allow();
     stage.pass_secs(600.0).await;
     assert_eq!(stage.deletions("a").len(), before);
-    assert!(stage.timer(&new).is_some(), "it has a countdown of its own");
-    assert!(stage.timer(&old).is_none());
-    assert!(stage.shared.backlog.is_empty());
+    assert_eq!(stage.armed(), 1, "it has a countdown of its own, and the other none");
+    assert_eq!(stage.backlog(), 0);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_taint_that_is_removed_ends_the_retries() {
-    let mut stage = Stage::new();
-    stage.deny(FailureKind::Server);
+    let stage = Stage::new();
+    stage.deny(500);
     stage.put_pod(pod("a")).await;
     stage.put_node(tainted()).await;
     stage.pass_secs(2.0).await;
@@ -91,14 +91,14 @@ async fn a_taint_that_is_removed_ends_the_retries() {
     stage.allow();
     stage.pass_secs(600.0).await;
     assert_eq!(stage.deletions("a").len(), before);
-    assert!(stage.shared.backlog.is_empty());
-    assert_eq!(stage.events().last().unwrap(), "Cancelling deletion of Pod default/a");
+    assert!(stage.backlog() == 0);
+    assert_eq!(stage.wire.events().last().unwrap(), "Cancelling deletion of Pod default/a");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_toleration_that_is_gained_meanwhile_sets_a_deadline() {
-    let mut stage = Stage::new();
-    stage.deny(FailureKind::Forbidden);
+    let stage = Stage::new();
+    stage.deny(403);
     stage.put_pod(pod("a")).await;
     stage.put_node(tainted()).await;
     stage.pass_secs(3.0).await;
@@ -113,8 +113,8 @@ async fn a_toleration_that_is_gained_meanwhile_sets_a_deadline() {
 
 #[tokio::test(start_paused = true)]
 async fn a_taint_that_is_swapped_for_a_tolerated_one_sets_a_deadline() {
-    let mut stage = Stage::new();
-    stage.deny(FailureKind::Forbidden);
+    let stage = Stage::new();
+    stage.deny(403);
     let pod = pod("a").tolerating(exists("testTaint2").lasting(5));
     stage.put_pod(pod.clone()).await;
     stage.put_node(tainted()).await;
@@ -130,17 +130,19 @@ async fn a_taint_that_is_swapped_for_a_tolerated_one_sets_a_deadline() {
 
 #[tokio::test(start_paused = true)]
 async fn a_pod_is_deleted_once_although_the_watch_does_not_show_it() {
-    let mut stage = Stage::new().seen_late();
+    let stage = Stage::new();
     stage.put_pod(pod("a")).await;
+    stage.settle().await;
+    stage.hold(Resource::Pods);
     stage.put_node(tainted()).await;
     stage.pass_secs(1.0).await;
     // Whatever makes the pod be judged again meanwhile.
     stage.put_node(tainted().tainted(taint("testTaint2", "test2"))).await;
     stage.pass_secs(300.0).await;
     assert_eq!(stage.deletions("a").len(), 1);
-    assert_eq!(stage.shared.backlog.len(), 1, "kept in sight until it is seen to be gone");
-    stage.see_pods().await;
-    assert!(stage.shared.backlog.is_empty());
+    assert_eq!(stage.backlog(), 1, "kept in sight until it is seen to be gone");
+    stage.see_anew(Resource::Pods).await;
+    assert_eq!(stage.backlog(), 0);
     stage.pass_secs(300.0).await;
     assert_eq!(stage.deletions("a").len(), 1);
 }
@@ -149,27 +151,33 @@ async fn a_pod_is_deleted_once_although_the_watch_does_not_show_it() {
 async fn a_taint_that_comes_back_while_the_eviction_is_in_flight_counts_again() {
     // The request is on its way when the taint goes and comes back, and then it fails.
     for compat in [Compat::None, Compat::Upstream] {
-        let mut stage = Stage::with(compat);
-        stage.deny(FailureKind::Server);
+        let stage = Arc::new(Stage::with(compat));
+        stage.deny(500);
         stage.put_pod(pod("a")).await;
-        stage.off_and_on = Some((node("n1"), tainted()));
+        let (happened, cluster) = (Arc::new(AtomicBool::new(false)), Arc::clone(&stage));
+        let happens = Arc::clone(&happened);
+        stage.wire.meanwhile(move || {
+            cluster.store_node(&node("n1"));
+            cluster.store_node(&tainted());
+            happens.store(true, Ordering::Relaxed);
+        });
         stage.put_node(tainted()).await;
         stage.pass_secs(1.0).await;
-        assert!(stage.off_and_on.is_none(), "it happened");
+        assert!(happened.load(Ordering::Relaxed));
         stage.allow();
         stage.pass_secs(130.0).await;
-        assert!(!stage.cluster.lock().pods.contains_key(&pod("a").uid), "{compat:?}: lost");
-        assert!(stage.shared.backlog.is_empty());
+        assert!(!stage.has_pod("a"), "{compat:?}: lost");
+        assert_eq!(stage.backlog(), 0);
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_node_that_is_written_to_without_end_waits_for_its_next_look_and_no_other_does() {
-    let mut stage = Stage::new();
+    let stage = Stage::new();
     stage.put_pod(pod("a").on("noisy")).await;
     stage.put_pod(pod("b").on("quiet")).await;
     for number in 0..300 {
-        stage.see_node(node("noisy").annotated(Some(&number.to_string())));
+        stage.store_node(&node("noisy").recorded(&number.to_string()));
     }
     stage.put_node(node("quiet").tainted(taint("k", ""))).await;
     assert_eq!(stage.deletions("b").len(), 1, "at once");
