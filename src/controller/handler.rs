@@ -119,7 +119,7 @@ impl Decider {
         }
     }
 
-    /// Has a node's record looked at in a while, since one of its pods came, changed or result.
+    /// Has a node's record looked at in a while, since one of its pods came, changed or went.
     fn look_at_record(&self, name: &NodeName, node: &Node, anchors: &Anchors) {
         let shared = &*self.shared;
         if concerns_record(node, anchors, shared.compat) && shared.records.get(name).is_none() {

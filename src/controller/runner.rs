@@ -121,7 +121,7 @@ mod tests {
         assert!(begin.elapsed() < AFTER_PANIC);
         work_once(&runner, &queue, || ()).await;
         assert!(begin.elapsed() >= AFTER_PANIC);
-        assert!(queue.is_empty(), "once it result well nothing is left");
+        assert!(queue.is_empty(), "once it went well nothing is left");
     }
 
     #[tokio::test(start_paused = true)]

@@ -28,7 +28,7 @@
 //! In a third kind of stories, budgets and protections come, go and stay hopeless, two budgets guard
 //! one pod, and webhooks deny evictions, under each way to treat a node that is not expected to be
 //! drained. There the observer checks besides that a node is cordoned whatever is foreseen of its pods
-//! where the policy drains the rest, that no drain ends before all result that may go (P2), and that a
+//! where the policy drains the rest, that no drain ends before all went that may go (P2), and that a
 //! cordon is given back only where the policy wants that, and for a pod that cannot go (P6).
 //!
 //! In one of twenty stories of taints a kubelet and a tenant write what nobody else would, as fast as they

@@ -85,7 +85,7 @@ struct Lease {
     since: f64,
 }
 
-/// What result wrong: the promise, and how.
+/// What went wrong: the promise, and how.
 pub(super) type Broken = String;
 
 #[derive(Default)]

@@ -32,7 +32,7 @@ pub(crate) struct Process {
     _end: oneshot::Sender<()>,
 }
 
-/// What result over the wire.
+/// What went over the wire.
 #[derive(Default)]
 pub(crate) struct Wire {
     /// Messages of the events that were created.

@@ -88,7 +88,7 @@ struct PlannedPods {
     pod_plan: PodPlan,
 }
 
-/// How a step result.
+/// The result of a step.
 enum StepResult {
     /// Continue with the node as it is stored now.
     Continue(StoredNode),

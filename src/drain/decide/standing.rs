@@ -57,7 +57,7 @@ impl Badness {
             }
         }
         let claims = bounded(claims);
-        // The same set in another order is no report.
+        // The same set in another order is not news.
         let is_same = claims.len() == record.claims.len()
             && claims.iter().all(|claim| {
                 record.claims.iter().any(|old| {

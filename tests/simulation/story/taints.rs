@@ -39,7 +39,7 @@ impl Story {
     pub(super) fn taint(&mut self, name: &str) {
         let new = if self.random.random_bool(0.5) {
             // One that does not tell when it was put on; never the same one twice, since one that
-            // result and came back while nobody watched cannot be told from one that stayed.
+            // went and came back while nobody watched cannot be told from one that stayed.
             self.serial += 1;
             json!({"key": format!("u{}", self.serial), "effect": "NoExecute"})
         } else {
@@ -273,7 +273,7 @@ impl Story {
         while pods.get(Resource::Pods, "default", "bound-late").is_ok() {
             if self.now() > bound + CAUGHT_UP {
                 return Err(format!(
-                    "P2: bound at {bound:.3}, after the store result back in time, and there at {:.3}",
+                    "P2: bound at {bound:.3}, after the store went back in time, and there at {:.3}",
                     self.now()
                 ));
             }

@@ -94,7 +94,7 @@ async fn a_minimum_age_that_passes_in_silence_is_acted_on() {
     assert!(!stage.is_cordoned("n1"));
     seconds(59).await;
     assert_eq!(stage.stored("n1")["metadata"]["resourceVersion"], version, "nobody wrote to it");
-    // It result bad some time in a second that was stored without its fraction.
+    // It went bad some time in a second that was stored without its fraction.
     seconds(3).await;
     assert!(stage.is_cordoned("n1"));
 }

@@ -58,7 +58,7 @@ async fn a_zero_second_toleration_changes_nothing_about_the_retries() {
     stage.pass_secs(60.0).await;
     let tries = stage.deletions("a");
     let last = tries[tries.len() - 1] - tries[tries.len() - 2];
-    assert!(last > 4.0, "the pauses result on growing: {tries:?}");
+    assert!(last > 4.0, "the pauses went on growing: {tries:?}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -188,7 +188,7 @@ impl DrainReconciler {
         }
     }
 
-    /// Says on the node who remains there while it is drained, if that is report and not too often.
+    /// Records on the node which pods remain while it is drained, if that has changed and not too often.
     async fn say_who_remains(
         &self,
         stored: &StoredNode,
