@@ -3,12 +3,12 @@
 use jiff::Timestamp;
 use tracing::debug;
 
+use super::BACKOFF;
 use super::calls::CallError;
 use super::lease;
 use super::lifecycle::{Action, Rules, Site, Step, later};
 use super::node::is_outdated;
 use super::objects::Phase;
-use super::pause::Pause;
 use super::report::{self, Place};
 use super::state::{Call, Kubelet, Outcome, Part, Reply, Request, State, Work};
 use crate::model::{NodeName, Uid};
@@ -252,9 +252,9 @@ impl State {
             Work::Node(..) | Work::Pod(_) => {}
         }
         let now = self.now();
-        let (pause, until) =
-            self.held.entry(work.clone()).or_insert_with(|| (Pause::default(), now));
-        *until = later(now, pause.next());
+        let (failures, until) = self.held.entry(work.clone()).or_insert((0, now));
+        *failures = failures.saturating_add(1);
+        *until = later(now, BACKOFF.pause(*failures, 0));
         debug!(?work, %error, %until, "a request failed and will be sent again");
     }
 

@@ -17,7 +17,7 @@ use super::shutdown::ShutdownPlan;
 use super::state::{Call, Reply, Request, State};
 use super::switches::{HollowCondition, Switch};
 use super::testing::{PodBuilder, at, pod, uid};
-use super::{Clock, Options};
+use super::{BACKOFF, Clock, Options};
 use crate::model::NodeName;
 
 /// Kubelets of some nodes, without an API server.
@@ -295,12 +295,14 @@ async fn a_status_that_could_not_be_written_does_not_wait_for_the_next_sync() {
 async fn a_request_that_fails_is_sent_again_after_growing_pauses() {
     let mut bed = Bed::with(HollowNode::new("n1"));
     bed.apply(pod("a"));
-    for pause in [200, 400, 800] {
+    let pauses = [1, 2, 3].map(|failures| BACKOFF.pause(failures, 0));
+    assert!(pauses.is_sorted() && pauses[0] < pauses[2], "{pauses:?}");
+    for pause in pauses {
         let request = bed.requests().remove(0);
         bed.fail(request, 500);
         bed.apply(pod("a"));
         assert_eq!(bed.sent(), Vec::<String>::new(), "not even if the pod changes");
-        advance(Duration::from_millis(pause - 20)).await;
+        advance(pause.saturating_sub(Duration::from_millis(20))).await;
         assert!(timeout(Duration::ZERO, bed.state.timers.next()).await.is_err());
         advance(Duration::from_millis(21)).await;
         let work = bed.state.timers.next().await;

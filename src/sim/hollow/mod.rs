@@ -25,7 +25,7 @@
 //! - `state`, `decide`: all that is known, and what to do about it, without I/O;
 //! - `lifecycle`, `admission`, `shutdown`: the next step of a pod, whether it is taken, and how a
 //!   node's shutdown goes on;
-//! - `agenda`, `pause`: what is to be done when;
+//! - `agenda`: what is due when;
 //! - `node`, `lease`, `mirror`, `report`: what is written;
 //! - `objects`, `switches`: what is read, what is set.
 
@@ -39,7 +39,6 @@ mod lifecycle;
 mod mirror;
 mod node;
 mod objects;
-mod pause;
 mod report;
 mod shutdown;
 mod state;
@@ -65,6 +64,7 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
+use crate::backoff::Backoff;
 use crate::clock::Clock;
 use crate::model::NodeName;
 
@@ -76,7 +76,6 @@ pub use switches::{HollowCondition, Rejection, Switch};
 
 use calls::Calls;
 use engine::{Command, Inbox};
-use pause::Pause;
 use state::State;
 use switches::Conduct;
 
@@ -90,8 +89,12 @@ const COMMANDS_WAITING: usize = 64;
 /// for it.
 const START_LIMIT: Duration = Duration::from_secs(60);
 
-/// How often each request of a registration is tried; with its pauses, about 25 s.
-const REGISTRATION_TRIES: usize = 9;
+/// How often each request of a registration is tried; with its pauses, about 20 s.
+const REGISTRATION_TRIES: u32 = 10;
+
+/// Pauses between failed requests. A real kubelet waits up to 7 s; a test should not.
+const BACKOFF: Backoff =
+    Backoff { first: Duration::from_millis(200), most: Duration::from_secs(5) };
 
 /// Times and limits that hold for all nodes of one [`HollowKubelets`].
 #[derive(Clone, Debug)]
@@ -353,10 +356,9 @@ async fn retry<T, C>(call: impl Fn() -> C) -> Result<T, CallError>
 where
     C: Future<Output = Result<T, CallError>>,
 {
-    let mut pause = Pause::default();
-    for _ in 1..REGISTRATION_TRIES {
+    for failures in 1..REGISTRATION_TRIES {
         match call().await {
-            Err(error) if !error.is_final() => sleep(pause.next()).await,
+            Err(error) if !error.is_final() => sleep(BACKOFF.pause(failures, 0)).await,
             outcome => return outcome,
         }
     }

@@ -21,7 +21,6 @@ use super::calls::CallError;
 use super::lifecycle::{Worker, later};
 use super::node::HollowNode;
 use super::objects::{Node, Pod, is_newer};
-use super::pause::Pause;
 use super::switches::{Conduct, Switch};
 use super::{Options, lease};
 use crate::model::{NodeName, Uid};
@@ -125,7 +124,7 @@ pub(super) struct State {
     /// How many pods got an address.
     pub(super) addresses: u32,
     /// Works that failed, and when each is tried again.
-    pub(super) held: HashMap<Work, (Pause, Timestamp)>,
+    pub(super) held: HashMap<Work, (u32, Timestamp)>,
     pub(super) node_lane: Lane<Work>,
     pub(super) pod_lane: Lane<Work>,
     pub(super) timers: Timers<Work>,

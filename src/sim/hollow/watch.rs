@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 use tracing::debug;
 
-use super::pause::Pause;
+use super::BACKOFF;
 
 /// For how long the server keeps one watch open, in seconds. A connection that died unnoticed is
 /// found out a few seconds after that.
@@ -40,7 +40,7 @@ pub(super) async fn follow<K>(
     if let Some(selector) = selector {
         config = config.fields(selector);
     }
-    let mut pause = Pause::default();
+    let mut failures = 0;
     loop {
         let mut stream = watcher(api.clone(), config.clone()).boxed();
         let mut listing = true;
@@ -54,7 +54,7 @@ pub(super) async fn follow<K>(
                         Event::InitApply(_) | Event::Apply(_) | Event::Delete(_) => {}
                     }
                     if !matches!(event, Event::Init) {
-                        pause = Pause::default();
+                        failures = 0;
                     }
                     if events.send(event).await.is_err() {
                         return;
@@ -62,14 +62,16 @@ pub(super) async fn follow<K>(
                 }
                 Ok(Some(Err(error))) => {
                     debug!(kind = %K::kind(&()), %error, "watch broke");
-                    sleep(pause.next()).await;
+                    failures += 1;
+                    sleep(BACKOFF.pause(failures, 0)).await;
                     if is_expired(&error) {
                         break;
                     }
                 }
                 Ok(None) | Err(_) => {
                     debug!(kind = %K::kind(&()), listing, "watch fell silent");
-                    sleep(pause.next()).await;
+                    failures += 1;
+                    sleep(BACKOFF.pause(failures, 0)).await;
                     break;
                 }
             }
