@@ -51,7 +51,7 @@ fn every_metric_is_documented_and_no_other() {
 #[test]
 fn every_line_of_the_demo_is_documented() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let code = fs::read_to_string(root.join("src/cli/demo/tell.rs")).unwrap();
+    let code = fs::read_to_string(root.join("src/cli/demo/print.rs")).unwrap();
     let (_, lines) = code.split_once("pub(super) enum Line {").unwrap();
     let (lines, _) = lines.split_once("\n}").unwrap();
     let kinds = lines.lines().filter_map(|line| {

@@ -1,6 +1,6 @@
-//! The node that is drained, as somebody sees it who watches the cluster's history.
+//! The drained node, observed from outside through the cluster's history.
 //!
-//! Like the ledger it takes nothing from the controller: who goes, and what the budget allows, is
+//! Like the observations it takes nothing from the controller: who goes, and what the budget allows, is
 //! known from the cluster.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::cast::BUDGET;
+use super::fixtures::BUDGET;
 use crate::sim::embedded::{Change, Resource};
 
 /// Kinds of controllers whose pods a policy leaves unless it says otherwise.

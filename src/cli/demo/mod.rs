@@ -1,26 +1,26 @@
 //! `ostrakon demo`: shows the controller at work without a cluster.
 //!
-//! - [`cast`], [`sizes`]: the nodes and pods of the cluster;
-//! - [`stage`]: the cluster in this process, and the unchanged controller running on it;
+//! - [`fixtures`], [`sizes`]: the nodes and pods of the cluster;
+//! - [`test_bed`]: the cluster in this process, and the unchanged controller running on it;
 //! - [`fault`]: injected faults between the two;
-//! - [`story`]: the script, and the check of its outcome;
-//! - [`ledger`], [`reckon`], [`drain`]: observe the cluster from outside and check it by the rules;
-//! - [`tell`], [`screen`]: the output;
+//! - [`scenario`]: the script, and the check of its outcome;
+//! - [`observations`], [`oracle`], [`drain`]: observe the cluster from outside and check it by the rules;
+//! - [`print`], [`screen`]: the output;
 //! - [`serve`]: access for `kubectl`;
 //! - [`ending`]: handling of signals.
 
-mod cast;
 mod drain;
 mod ending;
 mod fault;
-mod ledger;
-mod reckon;
+mod fixtures;
+mod observations;
+mod oracle;
+mod print;
+mod scenario;
 mod screen;
 mod serve;
 mod sizes;
-mod stage;
-mod story;
-mod tell;
+mod test_bed;
 
 use std::io;
 use std::net::SocketAddr;
@@ -30,11 +30,11 @@ use anyhow::{Context, anyhow};
 use clap::Args;
 
 use self::ending::Ending;
+use self::print::{Line, rounded};
+use self::scenario::Scenario;
 use self::screen::{Form, Screen};
 use self::serve::Kubeconfig;
-use self::stage::{FREE_PORT, Stage};
-use self::story::Story;
-use self::tell::{Line, rounded};
+use self::test_bed::{FREE_PORT, TestBed};
 use super::Usage;
 use crate::clock::Clock;
 use crate::config::Compat;
@@ -78,7 +78,7 @@ pub(super) struct Arguments {
     #[arg(long, value_enum, default_value_t)]
     compat: Compat,
 
-    /// Fault to inject into the controller's requests, from the first taint on (with --no-story, from
+    /// Fault to inject into the controller's requests, from the first taint on (with --no-scenario, from
     /// the start); repeatable. One of latency=DURATION, refuse=CODE, hang, cut or lose-answer. To limit
     /// it to some requests, append, with commas: chance=PERCENT, times=NUMBER, verb, resource,
     /// subresource, namespace, name. Example: `--fault refuse=503,chance=30%,verb=delete,resource=pods`
@@ -139,16 +139,16 @@ async fn until_over(arguments: &Arguments, pods: usize, ending: &Ending) -> anyh
         None,
         &Line::Starting { nodes: arguments.nodes, pods, faults: arguments.faults.len() },
     )?;
-    let mut stage = tokio::select! {
-        stage = Stage::set(arguments.nodes, pods, address, arguments.compat, arguments.seed) => stage?,
+    let mut bed = tokio::select! {
+        bed = TestBed::set(arguments.nodes, pods, address, arguments.compat, arguments.seed) => bed?,
         () = ending.asked() => return Ok(()),
     };
-    let seconds = stage.now().duration_since(started).as_secs_f64();
-    let ready = Line::Ready { took_seconds: rounded(seconds), server: stage.url() };
+    let seconds = bed.now().duration_since(started).as_secs_f64();
+    let ready = Line::Ready { took_seconds: rounded(seconds), server: bed.url() };
     screen.say(None, &ready)?;
     let mut came_out = true;
     let played = tokio::select! {
-        played = play(arguments, &mut stage, &mut screen, ending, &mut came_out) => Some(played),
+        played = play(arguments, &mut bed, &mut screen, ending, &mut came_out) => Some(played),
         () = ending.asked() => None,
     };
     let was_asked = played.is_none();
@@ -164,11 +164,11 @@ async fn until_over(arguments: &Arguments, pods: usize, ending: &Ending) -> anyh
     if was_asked {
         // No orderly shutdown: nothing outside this process depends on it, and parts that are stopped
         // one by one would log errors about each other.
-        std::mem::forget(stage);
+        std::mem::forget(bed);
         return outcome;
     }
     tokio::select! {
-        stopped = stage.stop() => outcome.and(stopped),
+        stopped = bed.stop() => outcome.and(stopped),
         () = ending.asked() => outcome,
     }
 }
@@ -177,46 +177,46 @@ async fn until_over(arguments: &Arguments, pods: usize, ending: &Ending) -> anyh
 /// right so far.
 async fn play(
     arguments: &Arguments,
-    stage: &mut Stage,
+    bed: &mut TestBed,
     screen: &mut Screen,
     ending: &Ending,
     came_out: &mut bool,
 ) -> anyhow::Result<()> {
     let kubeconfig = match arguments.serve {
-        Some(_) => Some(Kubeconfig::write(&stage.kubeconfig())?),
+        Some(_) => Some(Kubeconfig::write(&bed.kubeconfig())?),
         None => None,
     };
     if let Some(kubeconfig) = &kubeconfig {
         ending.removes(kubeconfig.path().to_owned());
-        screen.say(None, &serving(stage, kubeconfig))?;
+        screen.say(None, &serving(bed, kubeconfig))?;
         if !arguments.no_story {
             screen.say_text(None, &kubeconfig.at_the_start())?;
         }
     }
-    let example = stage.cast.nodes[stage.cast.nodes.len() / 2].clone();
-    let metrics = stage.metrics_url();
-    stage.befall(&arguments.faults);
-    let mut story = Story::begin(stage, screen);
+    let example = bed.fixtures.nodes[bed.fixtures.nodes.len() / 2].clone();
+    let metrics = bed.metrics_url();
+    bed.inject_faults(&arguments.faults);
+    let mut scenario = Scenario::begin(bed, screen);
     if !arguments.no_story {
-        let summary = story.tell().await?;
+        let summary = scenario.play().await?;
         if !summary.ok {
             *came_out = false;
             ending.has_failed();
         }
-        story.say(&Line::Summary(summary))?;
+        scenario.say(&Line::Summary(summary))?;
     }
     if let Some(kubeconfig) = &kubeconfig {
-        story.say_text(&kubeconfig.at_the_end(&example, &metrics))?;
+        scenario.say_text(&kubeconfig.at_the_end(&example, &metrics))?;
         // Until a signal arrives.
-        story.go_on().await?;
+        scenario.go_on().await?;
     }
     Ok(())
 }
 
-fn serving(stage: &Stage, kubeconfig: &Kubeconfig) -> Line {
+fn serving(bed: &TestBed, kubeconfig: &Kubeconfig) -> Line {
     Line::Serving {
-        server: stage.url(),
+        server: bed.url(),
         kubeconfig: kubeconfig.path().display().to_string(),
-        metrics: stage.metrics_url(),
+        metrics: bed.metrics_url(),
     }
 }

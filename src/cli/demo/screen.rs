@@ -2,7 +2,7 @@
 
 use std::io::{self, IsTerminal, Stdout, Write};
 
-use super::tell::{Line, Row, Summary, grouped, short};
+use super::print::{Line, Row, Summary, grouped, short};
 
 /// Rows of the table at the most, so that it fits on a small terminal.
 const MOST_ROWS: usize = 8;
@@ -16,7 +16,7 @@ const HIDE_CURSOR: &str = "\x1b[?25l";
 /// A line that is too long is cut instead of broken, so that a row stays a row.
 const CUT_LINES: &str = "\x1b[?7l";
 const BREAK_LINES: &str = "\x1b[?7h";
-/// What sets a terminal right that bears a table.
+/// What sets a terminal right that tolerated a table.
 pub(super) const AS_FOUND: &str = "\x1b[?25h\x1b[?7h";
 const CLEAR_LINE: &str = "\x1b[K";
 const CLEAR_BELOW: &str = "\x1b[J";
@@ -78,7 +78,7 @@ impl<W: Write> Screen<W> {
         matches!(self.form, Form::Live { .. })
     }
 
-    /// Says it, at so many seconds of the story.
+    /// Says it, at so many seconds of the scenario.
     pub(super) fn say(&mut self, seconds: Option<f64>, line: &Line) -> io::Result<()> {
         if self.is_json() {
             serde_json::to_writer(&mut self.out, line)?;
@@ -180,7 +180,7 @@ impl<W: Write> Screen<W> {
 impl<W: Write> Drop for Screen<W> {
     fn drop(&mut self) {
         if self.is_live() {
-            // Nobody is left to tell of a failure.
+            // There is nowhere left to report a failure.
             let _ = self.erase();
             let _ = write!(self.out, "{AS_FOUND}");
             let _ = self.out.flush();

@@ -1,6 +1,6 @@
 //! Limits on the size of the demo's cluster.
 
-use super::cast::ON_STAGE;
+use super::fixtures::SCENARIO_NODES;
 
 /// The scenario needs this many.
 const FEWEST_NODES: usize = 5;
@@ -9,7 +9,7 @@ const MOST_NODES: usize = 1_000;
 /// For the same reason.
 const MOST_PODS: usize = 50_000;
 /// The nodes of the scenario need this many.
-const FEWEST_PODS: usize = 5 * ON_STAGE;
+const FEWEST_PODS: usize = 5 * SCENARIO_NODES;
 /// A node accepts 110 pods; replacements of evicted pods need some room.
 const MOST_PODS_PER_NODE: usize = 100;
 /// Pods per node, unless their number is given.

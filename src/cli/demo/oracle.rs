@@ -1,4 +1,4 @@
-//! When a pod has to go, reckoned from the stored objects alone.
+//! When a pod has to go, computed from the stored objects alone.
 //!
 //! This is the rule as Kubernetes documents it, written a second time: what the controller decides
 //! is held against it, so it must not share a line with the controller.
@@ -82,9 +82,9 @@ impl Toleration {
     }
 }
 
-/// For how long a pod bears the taints of its node.
+/// For how long a pod tolerated the taints of its node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Bears {
+pub(super) enum Tolerated {
     /// For ever.
     Always,
     /// Until then.
@@ -98,9 +98,13 @@ pub(super) enum Bears {
     },
 }
 
-/// For how long a pod with these tolerations bears these taints, if it has been on the node since
+/// For how long a pod with these tolerations tolerated these taints, if it has been on the node since
 /// `bound`.
-pub(super) fn bears(tolerations: &[Toleration], taints: &[Taint], bound: Timestamp) -> Bears {
+pub(super) fn tolerated(
+    tolerations: &[Toleration],
+    taints: &[Taint],
+    bound: Timestamp,
+) -> Tolerated {
     let mut soonest = BTreeMap::new();
     for taint in taints {
         let since = taint.since.max(bound);
@@ -114,8 +118,8 @@ pub(super) fn bears(tolerations: &[Toleration], taints: &[Taint], bound: Timesta
         soonest.entry(due).or_insert((&taint.key, seconds));
     }
     match soonest.pop_first() {
-        None => Bears::Always,
-        Some((due, (key, seconds))) => Bears::Until { due, key: key.clone(), seconds },
+        None => Tolerated::Always,
+        Some((due, (key, seconds))) => Tolerated::Until { due, key: key.clone(), seconds },
     }
 }
 
@@ -139,9 +143,9 @@ mod tests {
 
     fn due(tolerations: &Value, taints: &[Taint], bound: i64) -> Option<i64> {
         let pod = json!({"spec": {"tolerations": tolerations}});
-        match bears(&Toleration::all_of(&pod), taints, at(bound)) {
-            Bears::Always => None,
-            Bears::Until { due, .. } => Some(due.as_second()),
+        match tolerated(&Toleration::all_of(&pod), taints, at(bound)) {
+            Tolerated::Always => None,
+            Tolerated::Until { due, .. } => Some(due.as_second()),
         }
     }
 

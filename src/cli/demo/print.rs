@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::ledger::Eviction;
+use super::observations::Eviction;
 
 /// One line of output. As JSON it is an object whose `event` names the kind; `docs/demo.md` lists them.
 #[derive(Clone, Debug, Serialize)]

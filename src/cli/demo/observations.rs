@@ -1,4 +1,4 @@
-//! What happened, as somebody saw it who stands outside and watches the cluster's history.
+//! What happened in the cluster, observed from outside through its history.
 //!
 //! Nothing here comes from the controller. Every stored change of a node or pod passes through, so
 //! each deletion is held against what the pod bore at that very moment.
@@ -9,15 +9,15 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
-use super::reckon::{Bears, Taint, Toleration, bears, is_left_alone, taints, text};
+use super::oracle::{Taint, Tolerated, Toleration, is_left_alone, taints, text, tolerated};
 use crate::sim::embedded::{Change, Resource};
 
 /// The controller has a clock of its own: only what comes earlier than this is early.
 const CLOCKS_AGREE: SignedDuration = SignedDuration::from_millis(100);
 
-/// Something worth telling.
+/// Something to report.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum News {
+pub(super) enum Observation {
     /// A node got a NoExecute taint.
     Tainted { node: String, key: String, outlook: Outlook },
     /// A node lost one; so many pods on it need not go any more.
@@ -86,9 +86,9 @@ struct PodFacts {
     node: String,
     tolerations: Vec<Toleration>,
     bound: Timestamp,
-    bears: Bears,
+    tolerated: Tolerated,
     deleted: bool,
-    /// Whether it was there when the story began.
+    /// Whether it was there when the scenario began.
     from_the_first: bool,
 }
 
@@ -100,20 +100,20 @@ struct NodeFacts {
 
 /// The outside view of the cluster.
 #[derive(Default)]
-pub(super) struct Ledger {
+pub(super) struct Observations {
     nodes: HashMap<String, NodeFacts>,
     pods: HashMap<String, PodFacts>,
-    /// Whether the story is over: others may delete what they like then.
+    /// Whether the scenario is over: others may delete what they like then.
     over: bool,
-    /// UIDs of pods that the story itself deletes.
+    /// UIDs of pods that the scenario itself deletes.
     by_hand: HashSet<String>,
     evicted: Vec<(String, Duration)>,
     cancelled: usize,
     wrong: Vec<String>,
-    news: Vec<(Timestamp, News)>,
+    new_observations: Vec<(Timestamp, Observation)>,
 }
 
-impl Ledger {
+impl Observations {
     /// Takes a change in.
     pub(super) fn take(&mut self, change: &Change) {
         match change.resource {
@@ -131,32 +131,32 @@ impl Ledger {
         }
     }
 
-    /// The story begins: what is here now is the first cast.
+    /// The scenario begins: what is here now is the first fixtures.
     pub(super) fn begin(&mut self) {
-        self.news.clear();
+        self.new_observations.clear();
         for pod in self.pods.values_mut() {
             pod.from_the_first = true;
         }
     }
 
-    /// The story is over: only deletions by taint eviction matter from now on.
+    /// The scenario is over: only deletions by taint eviction matter from now on.
     pub(super) fn end(&mut self) {
         self.over = true;
     }
 
-    /// How many pods of the first cast are there, and nobody has asked to go.
+    /// How many pods of the first fixtures are there, and nobody has asked to go.
     pub(super) fn kept(&self) -> usize {
         self.pods.values().filter(|pod| pod.from_the_first && !pod.deleted).count()
     }
 
-    /// The story is about to delete this pod itself.
+    /// The scenario is about to delete this pod itself.
     pub(super) fn expect_by_hand(&mut self, uid: &str) {
         self.by_hand.insert(uid.to_owned());
     }
 
-    /// What is worth telling since the last call, and when it was.
-    pub(super) fn news(&mut self) -> Vec<(Timestamp, News)> {
-        std::mem::take(&mut self.news)
+    /// Observations since the last call, with their times.
+    pub(super) fn new_observations(&mut self) -> Vec<(Timestamp, Observation)> {
+        std::mem::take(&mut self.new_observations)
     }
 
     /// The deletions that nobody can account for, each in a sentence.
@@ -185,7 +185,7 @@ impl Ledger {
         let tainted = self.nodes.values().filter(|node| !node.taints.is_empty());
         let pods = tainted.flat_map(|node| &node.pods).filter_map(|uid| self.pods.get(uid));
         pods.filter(move |pod| {
-            !pod.deleted && matches!(pod.bears, Bears::Until { due, .. } if due <= now)
+            !pod.deleted && matches!(pod.tolerated, Tolerated::Until { due, .. } if due <= now)
         })
         .map(|pod| pod.name.as_str())
     }
@@ -207,7 +207,7 @@ impl Ledger {
                 continue;
             }
             row.pods += 1;
-            if let Bears::Until { due, .. } = pod.bears {
+            if let Tolerated::Until { due, .. } = pod.tolerated {
                 row.counting += 1;
                 row.next = Some(row.next.map_or(due, |next| next.min(due)));
             }
@@ -231,7 +231,7 @@ impl Ledger {
             node: String::new(),
             tolerations: tolerations.clone(),
             bound: at,
-            bears: Bears::Always,
+            tolerated: Tolerated::Always,
             deleted: false,
             from_the_first: false,
         });
@@ -242,7 +242,7 @@ impl Ledger {
                 facts.bound = at;
                 let home = self.nodes.entry(node.to_owned()).or_default();
                 home.pods.insert(uid.to_owned());
-                facts.bears = bears(&facts.tolerations, &home.taints, at);
+                facts.tolerated = tolerated(&facts.tolerations, &home.taints, at);
             }
         }
         // Somebody has given it a toleration, or it has finished. A deletion is judged by what was
@@ -250,7 +250,7 @@ impl Ledger {
         if !facts.deleted && tolerations != facts.tolerations {
             facts.tolerations = tolerations;
             if let Some(home) = self.nodes.get(&facts.node) {
-                facts.bears = bears(&facts.tolerations, &home.taints, facts.bound);
+                facts.tolerated = tolerated(&facts.tolerations, &home.taints, facts.bound);
             }
         }
         if !facts.deleted && !meta(pod, "deletionTimestamp").is_empty() {
@@ -267,8 +267,8 @@ impl Ledger {
             return;
         }
         let Some(pod) = self.pods.get(uid) else { return };
-        let early = match &pod.bears {
-            Bears::Until { due, key, seconds } => {
+        let early = match &pod.tolerated {
+            Tolerated::Until { due, key, seconds } => {
                 let late = at.duration_since(*due);
                 if late >= -CLOCKS_AGREE {
                     let late = Duration::try_from(late).unwrap_or(Duration::ZERO);
@@ -281,16 +281,16 @@ impl Ledger {
                         seconds: *seconds,
                         late,
                     };
-                    self.news.push((at, News::Evicted(eviction)));
+                    self.new_observations.push((at, Observation::Evicted(eviction)));
                     return;
                 }
                 format!("{:.1} s too early", (-late).as_secs_f64())
             }
-            Bears::Always => "but tolerates all taints of its node".to_owned(),
+            Tolerated::Always => "but tolerates all taints of its node".to_owned(),
         };
         let wrong = format!("{} on {} was deleted, {early}", pod.name, pod.node);
         self.wrong.push(wrong.clone());
-        self.news.push((at, News::Wrong(wrong)));
+        self.new_observations.push((at, Observation::Wrong(wrong)));
     }
 
     /// Its pods go with it, and nobody evicts them.
@@ -299,7 +299,7 @@ impl Ledger {
         node.taints.clear();
         for uid in &node.pods {
             if let Some(pod) = self.pods.get_mut(uid) {
-                pod.bears = Bears::Always;
+                pod.tolerated = Tolerated::Always;
             }
         }
     }
@@ -314,37 +314,37 @@ impl Ledger {
         let (mut cancelled, mut outlook) = (0, Outlook::default());
         for uid in &facts.pods {
             let Some(pod) = self.pods.get_mut(uid).filter(|pod| !pod.deleted) else { continue };
-            let next = bears(&pod.tolerations, &facts.taints, pod.bound);
+            let next = tolerated(&pod.tolerations, &facts.taints, pod.bound);
             match &next {
-                Bears::Always => outlook.staying += 1,
-                Bears::Until { due, seconds, .. } => {
+                Tolerated::Always => outlook.staying += 1,
+                Tolerated::Until { due, seconds, .. } => {
                     match seconds.filter(|seconds| *seconds > 0 && *due > at) {
                         None => outlook.at_once += 1,
                         Some(seconds) => *outlook.counting.entry(seconds).or_default() += 1,
                     }
                 }
             }
-            if next == Bears::Always && pod.bears != Bears::Always {
+            if next == Tolerated::Always && pod.tolerated != Tolerated::Always {
                 cancelled += 1;
             }
-            pod.bears = next;
+            pod.tolerated = next;
         }
         self.cancelled += cancelled;
         for taint in &before {
             if facts.taints.iter().any(|other| other.key == taint.key) {
                 continue;
             }
-            // Of several that go at once the first is told to have ended the countdowns.
+            // Of several that go at once the first is reported as having ended the countdowns.
             let (node, key) = (name.to_owned(), taint.key.clone());
             let cancelled = std::mem::take(&mut cancelled);
-            self.news.push((at, News::Untainted { node, key, cancelled }));
+            self.new_observations.push((at, Observation::Untainted { node, key, cancelled }));
         }
         let is_new = |taint: &&Taint| {
             !before.iter().any(|old| old.key == taint.key && old.value == taint.value)
         };
         for taint in facts.taints.iter().filter(is_new) {
             let (node, key, outlook) = (name.to_owned(), taint.key.clone(), outlook.clone());
-            self.news.push((at, News::Tainted { node, key, outlook }));
+            self.new_observations.push((at, Observation::Tainted { node, key, outlook }));
         }
     }
 }
@@ -360,5 +360,5 @@ fn meta<'a>(object: &'a Value, field: &str) -> &'a str {
 }
 
 #[cfg(test)]
-#[path = "ledger_tests.rs"]
+#[path = "observations_tests.rs"]
 mod tests;

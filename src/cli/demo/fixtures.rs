@@ -1,7 +1,7 @@
-//! Who is in the cluster: nodes, the sets and daemons that own pods, and the pods themselves.
+//! The initial objects of the cluster: nodes, the sets and daemons that own pods, and the pods.
 //!
-//! Most pods are extras. Five nodes are on stage, and the cast knows of each pod there whether the
-//! story will send it away.
+//! The scenario uses five of the nodes; the fixtures know which of their pods must be evicted. All other
+//! pods are just load.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,14 +12,14 @@ use serde_json::{Value, json};
 use crate::sim::embedded::{Resource, Store};
 use crate::sim::hollow::HollowNode;
 
-/// Key of the taint that the story puts on.
+/// Key of the taint that the scenario puts on.
 pub(super) const MAINTENANCE: &str = "maintenance";
 
 /// For how many seconds the pods of [`SESSIONS`] bear an outage.
 pub(super) const SESSION_SECONDS: i64 = 8;
 
-/// At least so many pods are on a node on stage: one of each kind.
-pub(super) const ON_STAGE: usize = 10;
+/// At least so many pods are on a node on bed: one of each kind.
+pub(super) const SCENARIO_NODES: usize = 10;
 
 /// The pod that somebody else deletes, and that comes back under its name.
 pub(super) const NAMESAKE: (&str, &str) = ("shop", "db-0");
@@ -30,9 +30,9 @@ pub(super) const BUDGET: (&str, &str) = ("shop", "cart");
 /// Names are tried so often; two of a set may draw the same letters.
 const NAME_TRIES: usize = 5;
 
-/// For how long pods bear the story's taint.
+/// For how long pods bear the scenario's taint.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Bears {
+enum Tolerated {
     Not,
     Seconds(i64),
     Always,
@@ -43,41 +43,41 @@ struct Workload {
     owner: Resource,
     namespace: &'static str,
     name: &'static str,
-    bears: Bears,
-    /// Seconds for which it bears an outage of its node.
+    tolerated: Tolerated,
+    /// Seconds for which it tolerated an outage of its node.
     outage: i64,
 }
 
-const fn workload(namespace: &'static str, name: &'static str, bears: Bears) -> Workload {
-    Workload { owner: Resource::ReplicaSets, namespace, name, bears, outage: 300 }
+const fn workload(namespace: &'static str, name: &'static str, tolerated: Tolerated) -> Workload {
+    Workload { owner: Resource::ReplicaSets, namespace, name, tolerated, outage: 300 }
 }
 
 const fn daemon(name: &'static str) -> Workload {
     let owner = Resource::DaemonSets;
-    Workload { owner, ..workload("kube-system", name, Bears::Always) }
+    Workload { owner, ..workload("kube-system", name, Tolerated::Always) }
 }
 
 const WORKLOADS: [Workload; 14] = [
-    workload("shop", "cart", Bears::Not),
-    workload("shop", "checkout", Bears::Not),
-    workload("shop", "search", Bears::Not),
-    workload("shop", "catalog", Bears::Not),
-    workload("batch", "thumbnails", Bears::Seconds(5)),
-    workload("batch", "mailer", Bears::Seconds(10)),
-    workload("batch", "reports", Bears::Seconds(15)),
-    workload("batch", "backup", Bears::Seconds(20)),
+    workload("shop", "cart", Tolerated::Not),
+    workload("shop", "checkout", Tolerated::Not),
+    workload("shop", "search", Tolerated::Not),
+    workload("shop", "catalog", Tolerated::Not),
+    workload("batch", "thumbnails", Tolerated::Seconds(5)),
+    workload("batch", "mailer", Tolerated::Seconds(10)),
+    workload("batch", "reports", Tolerated::Seconds(15)),
+    workload("batch", "backup", Tolerated::Seconds(20)),
     daemon("log-agent"),
     daemon("net-agent"),
-    workload("shop", "cache", Bears::Always),
-    workload("shop", "queue", Bears::Always),
-    Workload { outage: SESSION_SECONDS, ..workload("shop", "session", Bears::Not) },
-    Workload { owner: Resource::StatefulSets, ..workload("shop", "db", Bears::Seconds(15)) },
+    workload("shop", "cache", Tolerated::Always),
+    workload("shop", "queue", Tolerated::Always),
+    Workload { outage: SESSION_SECONDS, ..workload("shop", "session", Tolerated::Not) },
+    Workload { owner: Resource::StatefulSets, ..workload("shop", "db", Tolerated::Seconds(15)) },
 ];
 const SESSIONS: usize = 12;
 const DATABASE: usize = 13;
 
 /// The cluster's nodes and who on them is to go.
-pub(super) struct Cast {
+pub(super) struct Fixtures {
     /// Names of all nodes.
     pub(super) nodes: Vec<String>,
     /// Keeps its taint.
@@ -90,41 +90,41 @@ pub(super) struct Cast {
     pub(super) silent: String,
     /// Reports a bad condition.
     pub(super) sick: String,
-    /// UIDs of the pods that the story sends away.
+    /// UIDs of the pods that the scenario sends away.
     pub(super) to_go: BTreeSet<String>,
     /// UID of the pod that is deleted by hand.
     pub(super) namesake: String,
 }
 
-impl Cast {
+impl Fixtures {
     /// Puts owners and pods into the store. The nodes are registered by whoever runs them.
     pub(super) fn enter(store: &Store, nodes: usize, pods: usize) -> anyhow::Result<Self> {
         let names = node_names(nodes);
-        let stage = [1, 3, 6, 8, 5].map(|tenth| nodes * tenth / 10);
-        let places = places(nodes, pods, stage);
+        let bed = [1, 3, 6, 8, 5].map(|tenth| nodes * tenth / 10);
+        let places = places(nodes, pods, bed);
         let owners = enter_owners(store, &places)?;
         enter_budget(store)?;
-        let mut cast = Self {
-            first: names[stage[0]].clone(),
-            spared: names[stage[1]].clone(),
-            last: names[stage[2]].clone(),
-            silent: names[stage[3]].clone(),
-            sick: names[stage[4]].clone(),
+        let mut fixtures = Self {
+            first: names[bed[0]].clone(),
+            spared: names[bed[1]].clone(),
+            last: names[bed[2]].clone(),
+            silent: names[bed[3]].clone(),
+            sick: names[bed[4]].clone(),
             nodes: names,
             to_go: BTreeSet::new(),
             namesake: String::new(),
         };
         for (address, (node, workload)) in places.into_iter().enumerate() {
-            let name = &cast.nodes[node];
+            let name = &fixtures.nodes[node];
             let pod = running(&WORKLOADS[workload], &owners[&workload], name, address, store);
             let uid = insert(store, pod)?;
             if workload == DATABASE {
-                cast.namesake = uid;
-            } else if goes(&WORKLOADS[workload], workload, node, stage) {
-                cast.to_go.insert(uid);
+                fixtures.namesake = uid;
+            } else if goes(&WORKLOADS[workload], workload, node, bed) {
+                fixtures.to_go.insert(uid);
             }
         }
-        Ok(cast)
+        Ok(fixtures)
     }
 
     /// The nodes as they are to be registered.
@@ -134,7 +134,7 @@ impl Cast {
     }
 
     /// The nodes that something happens to, in the order of their names.
-    pub(super) fn stage(&self) -> [&str; 5] {
+    pub(super) fn bed(&self) -> [&str; 5] {
         [&self.first, &self.spared, &self.last, &self.silent, &self.sick].map(String::as_str)
     }
 }
@@ -144,20 +144,20 @@ fn node_names(nodes: usize) -> Vec<String> {
     (1..=nodes).map(|number| format!("node-{number:0width$}")).collect()
 }
 
-/// On which node each pod is, and of which workload. The nodes on stage get enough for the story,
+/// On which node each pod is, and of which workload. The nodes on bed get enough for the scenario,
 /// the others what is left.
-fn places(nodes: usize, pods: usize, stage: [usize; 5]) -> Vec<(usize, usize)> {
-    let share = (pods / nodes).max(ON_STAGE);
-    let left = pods - share * stage.len();
-    let others: Vec<_> = (0..nodes).filter(|node| !stage.contains(node)).collect();
-    let mut counts: BTreeMap<usize, usize> = stage.map(|node| (node, share)).into();
+fn places(nodes: usize, pods: usize, bed: [usize; 5]) -> Vec<(usize, usize)> {
+    let share = (pods / nodes).max(SCENARIO_NODES);
+    let left = pods - share * bed.len();
+    let others: Vec<_> = (0..nodes).filter(|node| !bed.contains(node)).collect();
+    let mut counts: BTreeMap<usize, usize> = bed.map(|node| (node, share)).into();
     for (rank, node) in others.iter().enumerate() {
         let more = usize::from(rank < left % others.len());
         counts.insert(*node, left / others.len() + more);
     }
     let kind = |node: usize, rank: usize| match (rank % 10, rank) {
-        (0..4, _) if node == stage[3] => SESSIONS,
-        (6, 6) if node == stage[0] => DATABASE,
+        (0..4, _) if node == bed[3] => SESSIONS,
+        (6, 6) if node == bed[0] => DATABASE,
         // A daemon has one pod on a node.
         (slot @ 8.., 10..) => slot + 2,
         (slot, _) => slot,
@@ -165,19 +165,19 @@ fn places(nodes: usize, pods: usize, stage: [usize; 5]) -> Vec<(usize, usize)> {
     counts.iter().flat_map(|(node, count)| (0..*count).map(|n| (*node, kind(*node, n)))).collect()
 }
 
-/// Whether the story sends a pod of that workload on that node away. The taint of the second node
-/// on stage goes when only the first countdown is over.
-fn goes(kind: &Workload, workload: usize, node: usize, stage: [usize; 5]) -> bool {
-    let longest = match stage.iter().position(|on_stage| *on_stage == node) {
+/// Whether the scenario sends a pod of that workload on that node away. The taint of the second node
+/// on bed goes when only the first countdown is over.
+fn goes(kind: &Workload, workload: usize, node: usize, bed: [usize; 5]) -> bool {
+    let longest = match bed.iter().position(|on_stage| *on_stage == node) {
         Some(0 | 2) => 20,
         Some(1) => 5,
         Some(3) => return workload == SESSIONS,
         _ => return false,
     };
-    match kind.bears {
-        Bears::Not => true,
-        Bears::Seconds(seconds) => seconds <= longest,
-        Bears::Always => false,
+    match kind.tolerated {
+        Tolerated::Not => true,
+        Tolerated::Seconds(seconds) => seconds <= longest,
+        Tolerated::Always => false,
     }
 }
 
@@ -240,11 +240,11 @@ fn spec(kind: &Workload) -> Value {
             "tolerationSeconds": seconds,
         })
     };
-    let mut tolerations = match kind.bears {
+    let mut tolerations = match kind.tolerated {
         _ if kind.owner == Resource::DaemonSets => vec![json!({"operator": "Exists"})],
-        Bears::Not => Vec::new(),
-        Bears::Seconds(seconds) => vec![own(seconds.into())],
-        Bears::Always => vec![own(Value::Null)],
+        Tolerated::Not => Vec::new(),
+        Tolerated::Seconds(seconds) => vec![own(seconds.into())],
+        Tolerated::Always => vec![own(Value::Null)],
     };
     if kind.owner != Resource::DaemonSets {
         tolerations.extend([outage("not-ready"), outage("unreachable")]);
@@ -335,23 +335,23 @@ mod tests {
     fn every_size_gives_all_pods_and_a_whole_stage() {
         for (nodes, pods) in [(5, 50), (10, 100), (7, 123), (200, 6000), (300, 60)] {
             let store = Store::new(Clock::system(), Options::default());
-            let cast = Cast::enter(&store, nodes, pods).unwrap();
+            let fixtures = Fixtures::enter(&store, nodes, pods).unwrap();
             assert_eq!(store.count(Resource::Pods), pods);
-            assert_eq!(BTreeSet::from(cast.stage()).len(), 5);
-            let names: BTreeSet<_> = cast.nodes.iter().collect();
-            assert_eq!((names.len(), cast.hollow_nodes().count()), (nodes, nodes));
+            assert_eq!(BTreeSet::from(fixtures.bed()).len(), 5);
+            let names: BTreeSet<_> = fixtures.nodes.iter().collect();
+            assert_eq!((names.len(), fixtures.hollow_nodes().count()), (nodes, nodes));
             let namesake = store.get(Resource::Pods, NAMESAKE.0, NAMESAKE.1).unwrap();
-            assert_eq!(uid(&namesake), cast.namesake);
-            assert!(!cast.to_go.contains(&cast.namesake) && cast.to_go.len() < pods);
+            assert_eq!(uid(&namesake), fixtures.namesake);
+            assert!(!fixtures.to_go.contains(&fixtures.namesake) && fixtures.to_go.len() < pods);
         }
     }
 
     #[test]
     fn it_is_known_who_goes() {
         let store = Store::new(Clock::system(), Options::default());
-        let cast = Cast::enter(&store, 10, 100).unwrap();
+        let fixtures = Fixtures::enter(&store, 10, 100).unwrap();
         // 4 without toleration and 3 with seconds (the fourth is the namesake); 4 and 1; 4 and 4;
         // 4 sessions.
-        assert_eq!(cast.to_go.len(), 7 + 5 + 8 + 4);
+        assert_eq!(fixtures.to_go.len(), 7 + 5 + 8 + 4);
     }
 }

@@ -1,4 +1,4 @@
-//! The ledger on a store: what counts as right, wrong and cancelled.
+//! The observations on a store: what counts as right, wrong and cancelled.
 
 use std::sync::Arc;
 
@@ -13,33 +13,33 @@ use crate::sim::embedded::{DeleteOptions, Options, Part, Store};
 struct Bed {
     store: Store,
     changes: Mutex<UnboundedReceiver<Arc<Change>>>,
-    ledger: Mutex<Ledger>,
+    observations: Mutex<Observations>,
 }
 
 impl Bed {
-    /// A node `n1`, and on it a pod that tolerates nothing, one that bears `k` for 5 s and one that
-    /// bears it for ever.
+    /// A node `n1`, and on it a pod that tolerates nothing, one that tolerated `k` for 5 s and one that
+    /// tolerated it for ever.
     fn new() -> Self {
         let store = Store::new(Clock::system(), Options::default());
-        let (changes, ledger) = (Mutex::new(store.follow()), Mutex::default());
+        let (changes, observations) = (Mutex::new(store.follow()), Mutex::default());
         store.insert(Resource::Nodes, json!({"metadata": {"name": "n1"}})).unwrap();
-        let bed = Self { store, changes, ledger };
+        let bed = Self { store, changes, observations };
         let tolerates = |seconds: Value| json!([{"key": "k", "tolerationSeconds": seconds}]);
         bed.pod("none", &Value::Null);
         bed.pod("five", &tolerates(5.into()));
         bed.pod("ever", &tolerates(Value::Null));
-        bed.ledger().begin();
+        bed.observations().begin();
         bed
     }
 
-    /// What the ledger has by what is stored up to now.
-    fn ledger(&self) -> MutexGuard<'_, Ledger> {
-        let mut ledger = self.ledger.lock();
+    /// What the observations has by what is stored up to now.
+    fn observations(&self) -> MutexGuard<'_, Observations> {
+        let mut observations = self.observations.lock();
         let mut changes = self.changes.lock();
         while let Ok(change) = changes.try_recv() {
-            ledger.take(&change);
+            observations.take(&change);
         }
-        ledger
+        observations
     }
 
     fn pod(&self, name: &str, tolerations: &Value) {
@@ -66,12 +66,12 @@ impl Bed {
     }
 
     fn counts(&self) -> [usize; 4] {
-        let counts = self.ledger().counts(self.store.clock().now());
+        let counts = self.observations().counts(self.store.clock().now());
         [counts.pods, counts.overdue, counts.evicted, counts.cancelled]
     }
 
     fn wrong(&self) -> Vec<String> {
-        self.ledger().wrong().to_vec()
+        self.observations().wrong().to_vec()
     }
 }
 
@@ -90,9 +90,9 @@ async fn who_goes_in_time_is_right() {
     bed.delete("five");
     assert_eq!(bed.counts(), [1, 0, 2, 0]);
     assert!(bed.wrong().is_empty());
-    let ledger = bed.ledger();
-    assert_eq!(ledger.evicted()[1].1, Duration::from_millis(40));
-    assert_eq!(ledger.kept(), 1);
+    let observations = bed.observations();
+    assert_eq!(observations.evicted()[1].1, Duration::from_millis(40));
+    assert_eq!(observations.kept(), 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -120,9 +120,14 @@ async fn a_taint_that_goes_takes_the_countdown_with_it() {
     assert_eq!(bed.counts(), [2, 0, 1, 1]);
     bed.delete("five");
     assert_eq!(bed.wrong().len(), 1);
-    let news = bed.ledger().news();
-    assert!(matches!(&news[0].1, News::Tainted { outlook, .. } if outlook.at_once == 1));
-    assert!(matches!(&news[2].1, News::Untainted { cancelled: 1, .. }), "{news:?}");
+    let new_observations = bed.observations().new_observations();
+    assert!(
+        matches!(&new_observations[0].1, Observation::Tainted { outlook, .. } if outlook.at_once == 1)
+    );
+    assert!(
+        matches!(&new_observations[2].1, Observation::Untainted { cancelled: 1, .. }),
+        "{new_observations:?}"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -130,7 +135,7 @@ async fn a_pod_of_the_same_name_is_another_pod() {
     let bed = Bed::new();
     bed.taint(&k());
     let uid = bed.store.get(Resource::Pods, "default", "none").unwrap()["metadata"]["uid"].clone();
-    bed.ledger().expect_by_hand(uid.as_str().unwrap());
+    bed.observations().expect_by_hand(uid.as_str().unwrap());
     let at_once = DeleteOptions::at_once(uid.as_str().unwrap());
     bed.store.delete(Resource::Pods, "default", "none", &at_once).unwrap();
     bed.pod("none", &json!([{"operator": "Exists"}]));
@@ -145,17 +150,17 @@ async fn a_row_shows_who_is_left_and_when_the_next_goes() {
     let now = bed.store.clock().now();
     bed.taint(&k());
     bed.delete("none");
-    let ledger = bed.ledger();
-    let row = ledger.row("n1");
+    let observations = bed.observations();
+    let row = observations.row("n1");
     assert_eq!((row.pods, row.counting, row.going), (2, 1, 1));
     assert_eq!(row.next.unwrap().duration_since(now), SignedDuration::from_secs(5));
-    assert_eq!(ledger.tainted().into_iter().collect::<Vec<_>>(), ["n1"]);
+    assert_eq!(observations.tainted().into_iter().collect::<Vec<_>>(), ["n1"]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn after_the_story_others_may_delete() {
     let bed = Bed::new();
-    bed.ledger().end();
+    bed.observations().end();
     bed.delete("none");
     assert!(bed.wrong().is_empty());
     let mark = |pod: &Value| {
@@ -198,36 +203,38 @@ async fn a_pod_that_has_finished_is_not_overdue_and_none_is_on_a_node_that_is_go
     bed.store.delete(Resource::Nodes, "", "n1", &DeleteOptions::default()).unwrap();
     tokio::time::advance(Duration::from_secs(9)).await;
     assert_eq!(bed.counts(), [3, 0, 0, 0]);
-    let mut ledger = bed.ledger();
-    let news = ledger.news();
-    let untainted = news.iter().filter(|(_, news)| matches!(news, News::Untainted { .. }));
-    assert_eq!(untainted.count(), 0, "nobody took the taint off: {news:?}");
+    let mut observations = bed.observations();
+    let new_observations = observations.new_observations();
+    let untainted = new_observations
+        .iter()
+        .filter(|(_, new_observations)| matches!(new_observations, Observation::Untainted { .. }));
+    assert_eq!(untainted.count(), 0, "nobody took the taint off: {new_observations:?}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn taints_put_on_by_hand_are_told_as_they_are() {
     let bed = Bed::new();
-    let news = || std::mem::take(&mut bed.ledger().news);
-    news();
+    let new_observations = || std::mem::take(&mut bed.observations().new_observations);
+    new_observations();
     tokio::time::advance(Duration::from_secs(10)).await;
     // Put on an hour ago, by its stamp: who tolerates it for 5 s goes now.
     let ago = bed.store.clock().now() - SignedDuration::from_hours(1);
     bed.taint(&json!([{"key": "k", "effect": "NoExecute", "timeAdded": ago.to_string()}]));
-    let told = news();
-    let [(_, News::Tainted { outlook, .. })] = &told[..] else { panic!("{told:?}") };
+    let told = new_observations();
+    let [(_, Observation::Tainted { outlook, .. })] = &told[..] else { panic!("{told:?}") };
     assert_eq!((outlook.at_once, outlook.counting.len(), outlook.staying), (2, 0, 1));
     // Another value is another taint.
     bed.taint(&json!([{"key": "k", "value": "v", "effect": "NoExecute"}]));
-    let told = news();
-    assert!(matches!(&told[..], [(_, News::Tainted { .. })]), "{told:?}");
+    let told = new_observations();
+    assert!(matches!(&told[..], [(_, Observation::Tainted { .. })]), "{told:?}");
     // Two go at once: the countdowns that end are counted once.
     bed.taint(&json!([{"key": "k", "effect": "NoExecute"}, {"key": "j", "effect": "NoExecute"}]));
-    news();
+    new_observations();
     bed.taint(&json!([]));
-    let cancelled = news()
+    let cancelled = new_observations()
         .iter()
-        .map(|(_, news)| match news {
-            News::Untainted { cancelled, .. } => *cancelled,
+        .map(|(_, new_observations)| match new_observations {
+            Observation::Untainted { cancelled, .. } => *cancelled,
             other => panic!("{other:?}"),
         })
         .collect::<Vec<_>>();

@@ -1,4 +1,4 @@
-//! The cluster in the process, the real controller on it, and who watches from outside.
+//! The cluster in this process, the unchanged controller running on it, and an outside observer.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -14,9 +14,9 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{sleep, timeout};
 use tracing::debug;
 
-use super::cast::{Cast, MAINTENANCE, NAMESAKE, uid};
 use super::drain::Drain;
-use super::ledger::Ledger;
+use super::fixtures::{Fixtures, MAINTENANCE, NAMESAKE, uid};
+use super::observations::Observations;
 use crate::clock::Clock;
 use crate::cluster::{AGENT, Cluster, open};
 use crate::config::{Compat, Config};
@@ -30,7 +30,7 @@ use crate::sim::embedded::{
 use crate::sim::hollow::{self, HollowKubelets, Switch};
 
 /// From one sign of life of a node to the next. Shorter than in a real cluster, as are the next
-/// two: an outage must fit into the story.
+/// two: an outage must fit into the scenario.
 const LEASE_INTERVAL: Duration = Duration::from_secs(2);
 /// How often the signs of life are looked at.
 const MONITOR_PERIOD: Duration = Duration::from_secs(1);
@@ -46,7 +46,7 @@ const CONDITION: &str = "KernelDeadlock";
 const NOTICE: Duration = Duration::from_secs(2);
 /// For how long it must be well until it is used again.
 const CLEAR_AFTER: Duration = Duration::from_secs(3);
-/// Changes that are remembered for each resource, over those that set the stage.
+/// Changes that are remembered for each resource, over those that set the bed.
 const HISTORY: usize = 8192;
 /// For how long the controller waits for the cluster: a fault may be that it never answers.
 const API_SERVER_WAIT: Duration = Duration::from_secs(30);
@@ -59,8 +59,8 @@ const STOP_LIMIT: Duration = Duration::from_secs(15);
 pub(super) const FREE_PORT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
 /// Everything that runs.
-pub(super) struct Stage {
-    pub(super) cast: Cast,
+pub(super) struct TestBed {
+    pub(super) fixtures: Fixtures,
     cluster: Embedded,
     outside: Outside,
     kubelets: HollowKubelets,
@@ -76,7 +76,7 @@ pub(super) struct Stage {
 /// asked, so nobody ever waits for it, and it for nobody.
 struct Outside {
     changes: UnboundedReceiver<Arc<Change>>,
-    ledger: Ledger,
+    observations: Observations,
     drain: Drain,
 }
 
@@ -84,15 +84,15 @@ impl Outside {
     /// What it has seen up to now.
     fn now(&mut self) -> &mut Self {
         while let Ok(change) = self.changes.try_recv() {
-            self.ledger.take(&change);
+            self.observations.take(&change);
             self.drain.take(&change);
         }
         self
     }
 }
 
-impl Stage {
-    /// Sets the stage and starts the controller. Returns when it knows the cluster.
+impl TestBed {
+    /// Sets the bed and starts the controller. Returns when it knows the cluster.
     pub(super) async fn set(
         nodes: usize,
         pods: usize,
@@ -103,15 +103,15 @@ impl Stage {
         let clock = Clock::system();
         let options = Options { seed, history: HISTORY, ..Options::default() };
         let cluster = Embedded::new(clock.clone(), options);
-        // The port first: a used one is to be told of at once.
+        // The port first, so that a used one is reported at once.
         let served = cluster.serve(at).await.with_context(|| {
             format!("cannot serve on {at}; choose a free port with --serve, or 0 for any")
         })?;
         let changes = cluster.store().follow();
-        let cast = Cast::enter(cluster.store(), nodes, pods)?;
+        let fixtures = Fixtures::enter(cluster.store(), nodes, pods)?;
         debug!(nodes, pods, "stored the pods");
-        let (ledger, drain) = (Ledger::default(), Drain::of(&cast.sick));
-        let outside = Outside { changes, ledger, drain };
+        let (observations, drain) = (Observations::default(), Drain::of(&fixtures.sick));
+        let outside = Outside { changes, observations, drain };
         let options = hollow::Options {
             lease_interval: LEASE_INTERVAL,
             pod_writes: KUBELET_WRITES,
@@ -122,13 +122,13 @@ impl Stage {
         };
         let kubelets = HollowKubelets::start(cluster.client(), options).await?;
         debug!("started the kubelets");
-        kubelets.add_nodes(cast.hollow_nodes()).await?;
+        kubelets.add_nodes(fixtures.hollow_nodes()).await?;
         debug!("registered the nodes");
         let settings = Settings {
             monitor_period: MONITOR_PERIOD,
             monitor_grace: MONITOR_GRACE,
             taint_rate: TAINT_RATE,
-            // The cast has the daemons that the story tells of.
+            // The fixtures contain the daemons that the scenario uses.
             daemons: false,
             ..Settings::default()
         };
@@ -138,7 +138,7 @@ impl Stage {
         debug!("started the controllers of the cluster");
         let controller = Some(start(&client, FREE_PORT, compat).await?);
         Ok(Self {
-            cast,
+            fixtures,
             cluster,
             outside,
             kubelets,
@@ -156,14 +156,14 @@ impl Stage {
     }
 
     /// What was seen from outside up to now.
-    pub(super) fn ledger(&mut self) -> &mut Ledger {
-        &mut self.outside.now().ledger
+    pub(super) fn observations(&mut self) -> &mut Observations {
+        &mut self.outside.now().observations
     }
 
     /// Who is in the cluster, and what was seen of them and of the drain up to now.
-    pub(super) fn seen(&mut self) -> (&Cast, &Ledger, &Drain) {
-        let Outside { ledger, drain, .. } = self.outside.now();
-        (&self.cast, ledger, drain)
+    pub(super) fn seen(&mut self) -> (&Fixtures, &Observations, &Drain) {
+        let Outside { observations, drain, .. } = self.outside.now();
+        (&self.fixtures, observations, drain)
     }
 
     /// What was seen of the drain up to now.
@@ -187,7 +187,7 @@ impl Stage {
         address.map_or(String::new(), |address| format!("http://{address}/metrics"))
     }
 
-    /// Puts the story's taint on a node. No pod that is made anew comes to it either.
+    /// Puts the scenario's taint on a node. No pod that is made anew comes to it either.
     pub(super) fn taint(&self, node: &str) -> anyhow::Result<()> {
         let ours =
             ["NoExecute", "NoSchedule"].map(|effect| json!({"key": MAINTENANCE, "effect": effect}));
@@ -221,10 +221,10 @@ impl Stage {
     pub(super) fn report(&mut self, bad: bool) -> anyhow::Result<()> {
         if bad {
             let pods = self.cluster.store().select(Resource::Pods, &Selector::default());
-            let Outside { ledger, drain, .. } = self.outside.now();
+            let Outside { observations, drain, .. } = self.outside.now();
             drain.begin(pods.iter().map(|pod| &**pod));
             for uid in drain.to_go() {
-                ledger.expect_by_hand(uid);
+                observations.expect_by_hand(uid);
             }
         }
         let now = self.now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
@@ -244,14 +244,14 @@ impl Stage {
             node["status"]["conditions"] = all.into();
             Ok(node)
         };
-        let (store, node) = (self.cluster.store(), &self.cast.sick);
+        let (store, node) = (self.cluster.store(), &self.fixtures.sick);
         store.modify(Resource::Nodes, "", node, Part::Status, false, changed).map(drop)?;
         Ok(())
     }
 
     /// Deletes the pod that comes back under its name.
     pub(super) fn delete_namesake(&mut self) -> anyhow::Result<()> {
-        self.outside.now().ledger.expect_by_hand(&self.cast.namesake);
+        self.outside.now().observations.expect_by_hand(&self.fixtures.namesake);
         let (namespace, name) = NAMESAKE;
         let options = DeleteOptions::default();
         self.cluster.store().delete(Resource::Pods, namespace, name, &options)?;
@@ -262,14 +262,14 @@ impl Stage {
     pub(super) fn namesakes_node(&self) -> Option<String> {
         let (namespace, name) = NAMESAKE;
         let pod = self.cluster.store().get(Resource::Pods, namespace, name).ok()?;
-        let is_another = uid(&pod) != self.cast.namesake;
+        let is_another = uid(&pod) != self.fixtures.namesake;
         let stays = pod["metadata"]["deletionTimestamp"].is_null();
         let node = pod["spec"]["nodeName"].as_str().unwrap_or("no node");
         (is_another && stays).then(|| node.to_owned())
     }
 
-    /// From now on these befall the controller's requests, and nobody else's.
-    pub(super) fn befall(&self, faults: &[Rule]) {
+    /// From now on these inject_faults the controller's requests, and nobody else's.
+    pub(super) fn inject_faults(&self, faults: &[Rule]) {
         for rule in faults {
             self.cluster.faults().add(rule.clone().by(AGENT));
         }

@@ -7,12 +7,12 @@ use anyhow::bail;
 use jiff::Timestamp;
 use tokio::time::sleep;
 
-use super::cast::SESSION_SECONDS;
 use super::drain::Drain;
-use super::ledger::{Eviction, Ledger, News};
+use super::fixtures::SESSION_SECONDS;
+use super::observations::{Eviction, Observation, Observations};
+use super::print::{Line, Row, Summary, rounded};
 use super::screen::Screen;
-use super::stage::Stage;
-use super::tell::{Line, Row, Summary, rounded};
+use super::test_bed::TestBed;
 
 /// Interval at which observations are printed and the table is drawn.
 const TICK: Duration = Duration::from_millis(100);
@@ -41,8 +41,8 @@ const PATIENCE: f64 = 20.0;
 const DRAIN_PATIENCE: f64 = 60.0;
 
 /// The running scenario.
-pub(super) struct Story<'a> {
-    stage: &'a mut Stage,
+pub(super) struct Scenario<'a> {
+    bed: &'a mut TestBed,
     screen: &'a mut Screen,
     began: Timestamp,
     /// Evictions that are not printed yet.
@@ -51,27 +51,27 @@ pub(super) struct Story<'a> {
     ticks: u32,
 }
 
-impl<'a> Story<'a> {
+impl<'a> Scenario<'a> {
     /// Starts the scenario.
-    pub(super) fn begin(stage: &'a mut Stage, screen: &'a mut Screen) -> Self {
-        stage.ledger().begin();
-        let began = stage.now();
-        Self { stage, screen, began, gathered: Vec::new(), gathered_for: 0, ticks: 0 }
+    pub(super) fn begin(bed: &'a mut TestBed, screen: &'a mut Screen) -> Self {
+        bed.observations().begin();
+        let began = bed.now();
+        Self { bed, screen, began, gathered: Vec::new(), gathered_for: 0, ticks: 0 }
     }
 
     /// Plays the scenario to its end and returns its outcome.
-    pub(super) async fn tell(&mut self) -> anyhow::Result<Summary> {
-        let [first, spared, last, silent, sick] = self.stage.cast.stage().map(str::to_owned);
+    pub(super) async fn play(&mut self) -> anyhow::Result<Summary> {
+        let [first, spared, last, silent, sick] = self.bed.fixtures.bed().map(str::to_owned);
         let text = "Adding the taint maintenance:NoExecute to three nodes.";
         self.step("taint", &[&first, &spared, &last], text)?;
         for node in [&first, &spared, &last] {
-            self.stage.taint(node)?;
+            self.bed.taint(node)?;
         }
 
         self.until(SILENCE).await?;
         let text = format!("Stopping the kubelet of {silent}: it no longer renews its lease.");
         self.step("silence", &[&silent], &text)?;
-        self.stage.silence(&silent, true).await?;
+        self.bed.silence(&silent, true).await?;
 
         self.until(NAMESAKE).await?;
         let text = format!(
@@ -79,12 +79,12 @@ impl<'a> Story<'a> {
              Its StatefulSet creates a new pod with the same name; the old deadline must not apply."
         );
         self.step("namesake", &[&first], &text)?;
-        self.stage.delete_namesake()?;
+        self.bed.delete_namesake()?;
 
         self.until(REPAIR).await?;
         let text = format!("Removing the taint from {spared} while countdowns are running.");
         self.step("untaint", &[&spared], &text)?;
-        self.stage.untaint(&spared)?;
+        self.bed.untaint(&spared)?;
         if self.seconds() > LATEST_REPAIR {
             bail!("this machine is too busy for the demo's timing; try a smaller --pods");
         }
@@ -93,13 +93,13 @@ impl<'a> Story<'a> {
         let text = "Restarting the controller. No countdown may start again.";
         self.step("restart", &[], text)?;
         let stopped = self.seconds();
-        self.stage.restart().await?;
+        self.bed.restart().await?;
         let seconds = self.seconds();
         let line = Line::Restarted { seconds, away_seconds: rounded(seconds - stopped) };
         self.screen.say(Some(seconds), &line)?;
 
         self.until(OLD_DEADLINE).await?;
-        if let Some(node) = self.stage.namesakes_node() {
+        if let Some(node) = self.bed.namesakes_node() {
             let text = format!("the old shop/db-0 was due at 15 s; the new one, on {node}, stays");
             self.screen.say_text(Some(self.seconds()), &text)?;
         }
@@ -110,7 +110,7 @@ impl<'a> Story<'a> {
             "Starting the kubelet of {silent} again. Evicted pods terminate, the others stay."
         );
         self.step("comeback", &[&silent], &text)?;
-        self.stage.silence(&silent, false).await?;
+        self.bed.silence(&silent, false).await?;
 
         self.until(SICK).await?;
         self.until_quiet(&silent).await?;
@@ -125,8 +125,8 @@ impl<'a> Story<'a> {
              later.\nThe budget shop/cart allows one of its pods to be unavailable at a time."
         );
         self.step("sick", &[sick], &text)?;
-        let reported = self.stage.now();
-        self.stage.report(true)?;
+        let reported = self.bed.now();
+        self.bed.report(true)?;
         let since = move |at: Timestamp| rounded(at.duration_since(reported).as_secs_f64());
         if let Some(at) = self.until_seen(|drain| drain.cordoned).await? {
             let line =
@@ -134,14 +134,14 @@ impl<'a> Story<'a> {
             self.screen.say(Some(self.at(at)), &line)?;
         }
         if let Some(at) = self.until_seen(|drain| drain.drained).await? {
-            let evicted = self.stage.drain().evicted();
+            let evicted = self.bed.drain().evicted();
             let (seconds, node) = (self.at(at), sick.to_owned());
             let line = Line::Drained { seconds, node, evicted, after: since(at) };
             self.screen.say(Some(seconds), &line)?;
         }
         let text = format!("Clearing the condition. {sick} must be uncordoned 3 s later.");
         self.step("well", &[sick], &text)?;
-        self.stage.report(false)?;
+        self.bed.report(false)?;
         if let Some(at) = self.until_seen(|drain| drain.uncordoned).await? {
             let line = Line::Uncordoned { seconds: self.at(at), node: sick.to_owned() };
             self.screen.say(Some(self.at(at)), &line)?;
@@ -156,7 +156,7 @@ impl<'a> Story<'a> {
     ) -> anyhow::Result<Option<Timestamp>> {
         let latest = self.seconds() + DRAIN_PATIENCE;
         loop {
-            let seen = what(self.stage.drain());
+            let seen = what(self.bed.drain());
             if seen.is_some() || self.seconds() >= latest {
                 return Ok(seen);
             }
@@ -176,14 +176,14 @@ impl<'a> Story<'a> {
 
     /// Keeps printing observations until the future is dropped or the controller fails.
     pub(super) async fn go_on(&mut self) -> anyhow::Result<()> {
-        self.stage.ledger().end();
+        self.bed.observations().end();
         loop {
             self.until(self.seconds() + 1.0).await?;
         }
     }
 
     fn seconds(&self) -> f64 {
-        self.at(self.stage.now())
+        self.at(self.bed.now())
     }
 
     /// A time in seconds from the start of the scenario.
@@ -192,7 +192,7 @@ impl<'a> Story<'a> {
     }
 
     fn step(&mut self, step: &'static str, nodes: &[&str], text: &str) -> anyhow::Result<()> {
-        self.tell_evictions()?;
+        self.print_evictions()?;
         let nodes = nodes.iter().map(|node| (*node).to_owned()).collect();
         let seconds = self.seconds();
         let line = Line::Step { seconds, step, nodes, text: text.to_owned() };
@@ -209,7 +209,7 @@ impl<'a> Story<'a> {
             }
             let pause = Duration::from_secs_f64(left).min(TICK);
             tokio::select! {
-                failure = self.stage.failed() => return Err(failure),
+                failure = self.bed.failed() => return Err(failure),
                 () = sleep(pause) => {}
             }
         }
@@ -218,12 +218,12 @@ impl<'a> Story<'a> {
     /// Prints observations until the predicate holds, or it takes too long.
     async fn until_it_is(
         &mut self,
-        is_so: impl Fn(&Ledger, Timestamp) -> bool,
+        is_so: impl Fn(&Observations, Timestamp) -> bool,
     ) -> anyhow::Result<()> {
         let latest = self.seconds() + PATIENCE;
         loop {
-            let now = self.stage.now();
-            if is_so(self.stage.ledger(), now) || self.seconds() >= latest {
+            let now = self.bed.now();
+            if is_so(self.bed.observations(), now) || self.seconds() >= latest {
                 return Ok(());
             }
             self.until(self.seconds() + TICK.as_secs_f64()).await?;
@@ -233,8 +233,8 @@ impl<'a> Story<'a> {
     /// Waits until the pods of the silent node that tolerate only a short outage are evicted.
     async fn until_evicted_from(&mut self, node: &str) -> anyhow::Result<()> {
         let soon = jiff::SignedDuration::from_secs(SESSION_SECONDS);
-        self.until_it_is(|ledger, now| {
-            let row = ledger.row(node);
+        self.until_it_is(|observations, now| {
+            let row = observations.row(node);
             let none_soon = row.next.is_some_and(|next| next.duration_since(now) > soon);
             !row.taints.is_empty() && none_soon && row.going > 0
         })
@@ -243,8 +243,8 @@ impl<'a> Story<'a> {
 
     /// Waits until the recovered node has no taint and nothing is overdue.
     async fn until_quiet(&mut self, node: &str) -> anyhow::Result<()> {
-        self.until_it_is(|ledger, now| {
-            ledger.row(node).taints.is_empty() && ledger.overdue(now).next().is_none()
+        self.until_it_is(|observations, now| {
+            observations.row(node).taints.is_empty() && observations.overdue(now).next().is_none()
         })
         .await
     }
@@ -252,15 +252,15 @@ impl<'a> Story<'a> {
     fn tick(&mut self) -> anyhow::Result<()> {
         self.ticks += 1;
         let seconds = self.seconds();
-        let news = self.stage.ledger().news();
+        let new_observations = self.bed.observations().new_observations();
         let before = self.gathered.len();
-        for (at, piece) in news {
-            self.tell_news(self.at(at), piece)?;
+        for (at, piece) in new_observations {
+            self.print_observation(self.at(at), piece)?;
         }
         if !self.gathered.is_empty() {
             self.gathered_for += 1;
             if self.gathered.len() == before || self.gathered_for >= GATHER {
-                self.tell_evictions()?;
+                self.print_evictions()?;
             }
         }
         let state = self.state(seconds);
@@ -270,18 +270,22 @@ impl<'a> Story<'a> {
         Ok(self.screen.draw(&state)?)
     }
 
-    fn tell_news(&mut self, seconds: f64, news: News) -> anyhow::Result<()> {
-        let line = match news {
-            News::Tainted { node, key: taint, outlook } => {
+    fn print_observation(
+        &mut self,
+        seconds: f64,
+        new_observations: Observation,
+    ) -> anyhow::Result<()> {
+        let line = match new_observations {
+            Observation::Tainted { node, key: taint, outlook } => {
                 let (at_once, counting, staying) =
                     (outlook.at_once, outlook.counting, outlook.staying);
                 Line::Tainted { seconds, node, taint, at_once, counting, staying }
             }
-            News::Untainted { node, key: taint, cancelled } => {
+            Observation::Untainted { node, key: taint, cancelled } => {
                 Line::Untainted { seconds, node, taint, cancelled }
             }
-            News::Wrong(text) => Line::Wrong { seconds, text },
-            News::Evicted(eviction) => {
+            Observation::Wrong(text) => Line::Wrong { seconds, text },
+            Observation::Evicted(eviction) => {
                 self.gathered.push(eviction.clone());
                 let late_ms = millis(eviction.late);
                 let Eviction { pod, uid, node, key: taint, seconds: tolerated_seconds, .. } =
@@ -292,7 +296,7 @@ impl<'a> Story<'a> {
         Ok(self.screen.say(Some(seconds), &line)?)
     }
 
-    fn tell_evictions(&mut self) -> anyhow::Result<()> {
+    fn print_evictions(&mut self) -> anyhow::Result<()> {
         let evictions = std::mem::take(&mut self.gathered);
         self.gathered_for = 0;
         for text in Line::evictions(&evictions) {
@@ -302,14 +306,14 @@ impl<'a> Story<'a> {
     }
 
     fn state(&mut self, seconds: f64) -> Line {
-        let now = self.stage.now();
-        let on_stage = self.stage.cast.stage().map(str::to_owned);
-        let ledger = self.stage.ledger();
-        let counts = ledger.counts(now);
+        let now = self.bed.now();
+        let on_stage = self.bed.fixtures.bed().map(str::to_owned);
+        let observations = self.bed.observations();
+        let counts = observations.counts(now);
         let mut names: BTreeSet<_> = on_stage.iter().map(String::as_str).collect();
-        names.extend(ledger.tainted());
+        names.extend(observations.tainted());
         let rows = names.into_iter().map(|name| {
-            let row = ledger.row(name);
+            let row = observations.row(name);
             Row {
                 node: row.name,
                 taints: row.taints,
@@ -333,28 +337,28 @@ impl<'a> Story<'a> {
 
     /// Compares what happened with what had to happen.
     fn finish(&mut self) -> anyhow::Result<Summary> {
-        self.tell_evictions()?;
+        self.print_evictions()?;
         let seconds = self.seconds();
-        let now = self.stage.now();
-        let namesakes_node = self.stage.namesakes_node();
-        let (cast, ledger, drain) = self.stage.seen();
-        let mut failures = ledger.wrong().to_vec();
-        let overdue = ledger.overdue(now);
+        let now = self.bed.now();
+        let namesakes_node = self.bed.namesakes_node();
+        let (fixtures, observations, drain) = self.bed.seen();
+        let mut failures = observations.wrong().to_vec();
+        let overdue = observations.overdue(now);
         failures.extend(overdue.map(|pod| format!("{pod} is overdue and was not evicted")));
-        failures.extend(differences(&cast.to_go, ledger.evicted()));
+        failures.extend(differences(&fixtures.to_go, observations.evicted()));
         failures.extend(drain.failures());
         if namesakes_node.is_none() {
             failures.push("the new shop/db-0 does not exist, or is due for eviction".to_owned());
         }
-        let in_order: Vec<_> = ledger.evicted().iter().map(|(_, late)| *late).collect();
+        let in_order: Vec<_> = observations.evicted().iter().map(|(_, late)| *late).collect();
         let mut sorted = in_order.clone();
         sorted.sort_unstable();
         let summary = Summary {
             seconds,
             evicted: in_order.len(),
             drained: drain.evicted(),
-            kept: ledger.kept(),
-            cancelled: ledger.counts(now).cancelled,
+            kept: observations.kept(),
+            cancelled: observations.counts(now).cancelled,
             first_ms: in_order.first().copied().map_or(0.0, millis),
             median_ms: millis(percentile(&sorted, 50)),
             p99_ms: millis(percentile(&sorted, 99)),
