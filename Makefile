@@ -3,13 +3,24 @@
 CARGO ?= cargo
 CONTROL_PLANE := tests/control-plane/build
 
-.PHONY: help demo fmt lint test soak recordings doc control-plane e2e e2e-alone e2e-upstream compare fuzz bench bench-cluster bench-scale deny ci
+.PHONY: help demo product fmt lint test soak recordings doc control-plane e2e e2e-alone e2e-upstream compare fuzz bench bench-cluster bench-scale deny ci
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "%-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: ## run the controller on an in-memory cluster; needs only a Rust toolchain
 	$(CARGO) run --release --locked -- demo
+
+# The binary of the image, and the most bytes it may have.
+PRODUCT := $(CURDIR)/target/product
+PRODUCT_MOST := 16000000
+
+product: ## the binary of the image, in target/product: no simulator, no demo; stripped, with its line tables in a separate file
+	$(CARGO) build --release --locked --no-default-features --bin ostrakon
+	@mkdir -p $(PRODUCT)
+	cd target/release && objcopy --only-keep-debug ostrakon $(PRODUCT)/ostrakon.debug
+	cd $(PRODUCT) && objcopy --strip-all --add-gnu-debuglink=ostrakon.debug ../release/ostrakon ostrakon
+	@size=$$(wc -c < $(PRODUCT)/ostrakon); echo "$(PRODUCT)/ostrakon: $$size bytes, at most $(PRODUCT_MOST)"; test $$size -le $(PRODUCT_MOST)
 
 fmt: ## check the formatting; `cargo fmt` fixes it
 	$(CARGO) fmt --check
@@ -35,17 +46,17 @@ doc: ## build the API documentation; broken links are errors
 control-plane: ## build etcd and Kubernetes for the tests, only once; needs Go
 	@$(CONTROL_PLANE) || test $$? -eq 77
 
-e2e: control-plane ## scenarios that share a real control plane; skipped without Go
-	OSTRAKON_E2E=shared $(CARGO) test --locked --test e2e
+e2e: control-plane product ## scenarios that share a real control plane, with the binary of the image; skipped without Go
+	OSTRAKON_BINARY=$(PRODUCT)/ostrakon OSTRAKON_E2E=shared $(CARGO) test --locked --test e2e
 
-e2e-alone: control-plane ## scenarios that need their own control plane: faults, kills, restarts; not in CI, 20 minutes
-	OSTRAKON_E2E=alone $(CARGO) test --locked --test e2e
+e2e-alone: control-plane product ## scenarios that need their own control plane: faults, kills, restarts; not in CI, 20 minutes
+	OSTRAKON_BINARY=$(PRODUCT)/ostrakon OSTRAKON_E2E=alone $(CARGO) test --locked --test e2e
 
 recordings: control-plane ## record a real control plane, to compare the embedded one with
 	OSTRAKON_RECORD=1 $(CARGO) test --locked --test e2e -- likeness::
 
-e2e-upstream: control-plane ## Kubernetes' own NoExecute tests, with and without ostrakon; skipped without Go
-	$(CARGO) test --locked --test upstream
+e2e-upstream: control-plane product ## Kubernetes' own NoExecute tests, with and without ostrakon; skipped without Go
+	OSTRAKON_BINARY=$(PRODUCT)/ostrakon $(CARGO) test --locked --test upstream
 
 compare: control-plane ## measure the built-in controller under the faults of e2e
 	$(CARGO) test --locked --test e2e -- --ignored
@@ -68,8 +79,8 @@ NODES ?= 500
 PODS_PER_NODE ?= 30
 RUNS ?= 3
 
-bench-cluster: control-plane ## compare ostrakon with the built-in taint eviction; writes docs/benchmarks; needs Go and Linux
-	NODES=$(NODES) PODS_PER_NODE=$(PODS_PER_NODE) RUNS=$(RUNS) $(CARGO) bench --locked --bench cluster
+bench-cluster: control-plane product ## compare ostrakon with the built-in taint eviction; writes docs/benchmarks; needs Go and Linux
+	OSTRAKON_BINARY=$(PRODUCT)/ostrakon NODES=$(NODES) PODS_PER_NODE=$(PODS_PER_NODE) RUNS=$(RUNS) $(CARGO) bench --locked --bench cluster
 
 bench-scale: ## the controller with 5,000 to 65,000 nodes, on a simulated server; writes docs/benchmarks; needs Linux
 	$(CARGO) bench --locked --bench scale

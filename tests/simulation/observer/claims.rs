@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use ostrakon::sim::embedded::{Operation, Resource, Verb};
 use serde_json::Value;
 
-use super::{SHARED, text};
+use super::text;
 
 /// The renew deadline, and a little for stamps.
 const RENEW: f64 = 10.01;
@@ -76,8 +76,9 @@ impl Claims {
         pause: Option<(f64, f64)>,
         operation: &Operation,
     ) -> Result<(), String> {
+        // What was on its way while nothing ran arrives by as much later.
         let now = match pause {
-            Some((from, to)) if sent <= from && now <= to + SHARED => from,
+            Some((from, to)) if sent <= from && now >= to => now - (to - from),
             _ => now,
         };
         let Some(Claim { since, renewed, seconds, inherited, .. }) = self.of.get(who) else {
