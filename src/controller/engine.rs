@@ -16,10 +16,9 @@ use tracing::{info, warn};
 
 use super::drain::DrainMetrics;
 use super::ingest::{Nodes, Pods};
-use super::judge::View;
-use super::metrics::{self, Panics};
+use super::metrics;
 use super::preflight;
-use super::pump::Carrier;
+use super::recheck::NewestFacts;
 use super::requests::{ApiRequests, ByEvents};
 use super::run::{Failed, StartError};
 use super::state::Shared;
@@ -28,9 +27,10 @@ use super::work::{Hands, Work};
 use crate::clock::{Clock, system_time};
 use crate::cluster::{self, Api, Cluster, WriteGate, watch};
 use crate::config::{Config, Election};
-use crate::evict::{self, Drainer, Evictor, OrderMetrics, Pace};
+use crate::evict::{self, Evictor, Window};
 use crate::leader::{self, Candidate, Identity, Term};
 use crate::observe::{Event, EventLane, EventMetrics, Gate, Readiness, Recorder};
+use crate::pipeline::Panics;
 
 /// For how long requests in flight may go on after the stop was asked for: one request's timeout
 /// and a little more, within the grace period that `deploy/` grants.
@@ -72,9 +72,8 @@ pub struct Prepared {
     gate: WriteGate,
     lane: EventLane,
     recorder: Recorder,
-    pace: Arc<Pace>,
+    window: Arc<Window>,
     evict_metrics: evict::Metrics,
-    order_metrics: OrderMetrics,
     leader_metrics: leader::Metrics,
     cluster_metrics: cluster::Metrics,
     panics: Panics,
@@ -112,10 +111,9 @@ impl Prepared {
         if let Some(drains) = &shared.drains {
             DrainMetrics::register_gauges(registry, &shared, drains)?;
         }
-        let pace = Arc::new(Pace::default());
-        metrics::register(registry, &shared, &pace)?;
-        let evict_metrics = evict::Metrics::register(registry, Arc::clone(&shared.backlog))?;
-        let order_metrics = OrderMetrics::register(registry, Arc::clone(&shared.orders))?;
+        let window = Arc::new(Window::default());
+        metrics::register(registry, &shared, &window)?;
+        let evict_metrics = evict::Metrics::register(registry, &shared.backlog)?;
         let leader_metrics = leader::Metrics::register(registry, !elects)?;
         let panics = Panics::register(registry)?;
         let namespace = election.as_ref().map(|election| election.namespace.as_str());
@@ -132,9 +130,8 @@ impl Prepared {
             gate,
             lane,
             recorder,
-            pace,
+            window,
             evict_metrics,
-            order_metrics,
             leader_metrics,
             cluster_metrics,
             panics,
@@ -148,33 +145,23 @@ impl Prepared {
     /// Begins to watch, to take part in the election, and to work. The gates open with the first
     /// complete lists of nodes and pods. What is lost later goes to `readiness`.
     pub fn begin(self, (nodes_known, pods_known): (Gate, Gate), readiness: &Readiness) -> Engine {
-        let Self { shared, api, gate, lane, recorder, pace, .. } = self;
-        let (evict_metrics, order_metrics) = (self.evict_metrics, self.order_metrics);
-        let leader_metrics = self.leader_metrics;
+        let Self {
+            shared, api, gate, lane, recorder, window, evict_metrics, leader_metrics, ..
+        } = self;
         let mut skew = self.skew;
         skew.beside(readiness);
         let Surroundings { clock, wall, identity, hands, seed } = self.surroundings;
         let watched = shared.drains.as_ref().map(|drains| Arc::clone(&drains.watched));
         let requests = ApiRequests { api: api.clone(), watched };
-        let evictor = Evictor::new(
-            View { shared: Arc::clone(&shared) },
-            requests.clone(),
-            ByEvents(recorder.clone()),
+        let evictor = Arc::new(Evictor::new(
+            NewestFacts { shared: Arc::clone(&shared) },
+            requests,
+            ByEvents(recorder),
             Arc::clone(&shared.backlog),
             evict_metrics,
             clock.clone(),
-            Arc::clone(&pace),
-        );
-        let drainer = Drainer::new(
-            View { shared: Arc::clone(&shared) },
-            requests,
-            ByEvents(recorder),
-            Arc::clone(&shared.orders),
-            order_metrics,
-            clock.clone(),
-            Arc::clone(&pace),
-        );
-        let carrier = Arc::new(Carrier { evictor, drainer });
+            Arc::clone(&window),
+        ));
         let (stop, blind) = (CancellationToken::new(), CancellationToken::new());
         let in_flight = TaskTracker::new();
         let listed = [CancellationToken::new(), CancellationToken::new()];
@@ -199,8 +186,7 @@ impl Prepared {
         let work = Work {
             shared: Arc::clone(&shared),
             api: api.clone(),
-            carrier,
-            pace: Arc::clone(&pace),
+            evictor,
             listed: listed.clone(),
             in_flight: in_flight.clone(),
             panics: self.panics,
@@ -213,7 +199,7 @@ impl Prepared {
             time_watch::run(Arc::clone(&shared), api.clone(), self.held_back, skew, move || wall());
         let clocks = tokio::spawn(stop.clone().run_until_cancelled_owned(clocks).map(drop));
         let last_events = CancellationToken::new();
-        let events = tokio::spawn(send_events(lane, api.clone(), pace, last_events.clone()));
+        let events = tokio::spawn(send_events(lane, api.clone(), window, last_events.clone()));
         let candidate = self.election.map(|Election { namespace, times }| Candidate {
             api,
             namespace,
@@ -341,12 +327,12 @@ async fn elect(candidate: Option<Candidate>, terms: mpsc::Sender<Term>, resign: 
 }
 
 /// Sends events until `stop`, and lets evictions that wait for a place in the window go first.
-async fn send_events(lane: EventLane, api: Api, pace: Arc<Pace>, stop: CancellationToken) {
+async fn send_events(lane: EventLane, api: Api, window: Arc<Window>, stop: CancellationToken) {
     let create = |event: Event| {
         let api = api.clone();
         async move { api.create_event(&event.namespace, &event.object).await }
     };
-    lane.run(create, || pace.is_full(), stop).await;
+    lane.run(create, || window.is_full(), stop).await;
 }
 
 /// What a task came to, its panic included.

@@ -10,12 +10,13 @@ use jiff::Timestamp;
 use tokio::time::Instant;
 
 use super::drain;
-use super::judge::verdict;
-use super::state::{NodeKey, PodKey, Shared, TimerKey, Timers, Work};
+use super::recheck::verdict;
+use super::state::{NodeKey, PodKey, Shared};
+use super::timers::NodeTimer;
 use crate::cluster::NodeFacts;
 use crate::config::Compat;
 use crate::drain::Step;
-use crate::evict::State;
+use crate::evict::{Cause, CauseKind, Key, State};
 use crate::model::{Anchors, Kept, Node, NodeName, PodRef, Verdict};
 use crate::pipeline::Handler;
 use crate::taint::anchor;
@@ -38,10 +39,10 @@ impl Handler for Decider {
 
     fn node(&self, shard: usize, NodeKey(name): &NodeKey) {
         let shared = &*self.shared;
-        let timers = &shared.timers[shard];
+        let timers = &shared.timers[shard].nodes;
         let Some(mut facts) = shared.view.node(name) else {
-            timers.disarm(&TimerKey::Node(name.clone()));
-            shared.cancel_orders(name);
+            timers.disarm(&NodeTimer::Decide(name.clone()));
+            shared.cancel_all_for_drain(name);
             if let Some(drains) = &shared.drains {
                 // It has something to forget.
                 drains.due.arm(name.clone(), Instant::now(), ());
@@ -55,15 +56,15 @@ impl Handler for Decider {
         match [anchor::gap_deadline(&facts.anchors), drain_facts].into_iter().flatten().min() {
             Some(moment) => {
                 let due = shared.clock.instant_of(moment);
-                timers.arm(TimerKey::Node(name.clone()), due, Work::LookAgain);
+                timers.arm(NodeTimer::Decide(name.clone()), due, ());
             }
             None => {
-                timers.disarm(&TimerKey::Node(name.clone()));
+                timers.disarm(&NodeTimer::Decide(name.clone()));
             }
         }
         for pod in &facts.pods {
             let node = facts.node.as_deref();
-            self.decide(timers, &pod.reference(), |running| {
+            self.decide(&pod.reference(), |running| {
                 verdict(shared, pod, node, &facts.anchors, running)
             });
         }
@@ -74,13 +75,12 @@ impl Handler for Decider {
         }
     }
 
-    fn pod(&self, shard: usize, key: &PodKey) {
+    fn pod(&self, _: usize, key: &PodKey) {
         let shared = &*self.shared;
-        let timers = &shared.timers[shard];
         let Some(facts) = shared.view.pod(&key.node, key.uid) else {
-            timers.disarm(&TimerKey::Pod(key.uid));
-            shared.backlog.leave(key.uid);
-            if shared.cancel_order(&key.node, key.uid) {
+            shared.disarm(&key.node, key.uid, CauseKind::Taint);
+            shared.backlog.leave(&key.node, key.uid, CauseKind::Taint);
+            if shared.cancel_for_drain(&key.node, key.uid) {
                 shared.node_changed(key.node.clone());
             }
             // It may have been the last one that the record was for, and nothing else says so if a
@@ -90,7 +90,7 @@ impl Handler for Decider {
             }
             return;
         };
-        self.decide(timers, &facts.pod.reference(), |running| {
+        self.decide(&facts.pod.reference(), |running| {
             verdict(shared, &facts.pod, facts.node.as_deref(), &facts.anchors, running)
         });
         if let Some(node) = &facts.node {
@@ -107,7 +107,7 @@ impl Decider {
         let now = shared.clock.now();
         let step = drains.step(node, now);
         if !drain::evicts(&step) {
-            shared.cancel_orders(&node.name);
+            shared.cancel_all_for_drain(&node.name);
         }
         match step {
             Step::Rest => None,
@@ -141,26 +141,23 @@ impl Decider {
     }
 
     /// Decides about a pod and arms or disarms its timer.
-    fn decide(
-        &self,
-        timers: &Timers,
-        pod: &PodRef,
-        judge: impl FnOnce(Option<&Verdict>) -> Verdict,
-    ) {
+    fn decide(&self, pod: &PodRef, judge: impl FnOnce(Option<&Verdict>) -> Verdict) {
         let shared = &*self.shared;
-        let key = TimerKey::Pod(pod.uid);
-        let armed = timers.get(&key).and_then(|scheduled| match scheduled.value {
-            Work::Evict { verdict, .. } => Some(verdict),
-            Work::Drain { .. } | Work::LookAgain => None,
+        let key = Key { uid: pod.uid, kind: CauseKind::Taint };
+        let armed = shared.timers_of(&pod.node).evictions.get(&key);
+        let armed = armed.and_then(|scheduled| match scheduled.value.1 {
+            Cause::Taint(verdict) => Some(verdict),
+            Cause::Drain(_) => None,
         });
         let verdict = judge(armed.as_ref());
         if let Verdict::Keep(kept) = verdict {
             if armed.is_none() {
                 return;
             }
-            let sent = shared.backlog.get(pod.uid).is_some_and(|c| c.state == State::Sent);
-            let cancelled = timers.disarm(&key);
-            shared.backlog.leave(pod.uid);
+            let entry = shared.backlog.get(pod, CauseKind::Taint);
+            let sent = entry.is_some_and(|entry| entry.state == State::Sent);
+            let cancelled = shared.disarm(&pod.node, pod.uid, CauseKind::Taint);
+            shared.backlog.leave(&pod.node, pod.uid, CauseKind::Taint);
             if cancelled && !sent && matches!(kept, Kept::NoTaints | Kept::Tolerated) {
                 tracing::info!(%pod, uid = %pod.uid, node = %pod.node, %verdict, "eviction cancelled");
                 shared.recorder.cancelled(pod, &verdict);
@@ -173,7 +170,7 @@ impl Decider {
         }
         if let Some(due) = shared.due(&verdict) {
             tracing::debug!(%pod, uid = %pod.uid, node = %pod.node, %verdict, "eviction armed");
-            timers.arm(key, due, Work::Evict { pod: pod.clone(), verdict });
+            shared.arm(pod, Cause::Taint(verdict), due);
         }
     }
 }

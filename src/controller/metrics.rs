@@ -7,43 +7,12 @@ use prometheus::proto::MetricFamily;
 use prometheus::{Gauge, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
 
 use super::state::Shared;
-use crate::evict::Pace;
-
-/// Counts panics in the work on one object. Clones share the counter.
-#[derive(Clone, Debug)]
-pub(super) struct Panics(IntCounterVec);
-
-impl Panics {
-    pub(super) fn register(registry: &Registry) -> prometheus::Result<Self> {
-        let counter = IntCounterVec::new(
-            Opts::new(
-                "ostrakon_panics_total",
-                "Panics while working on one object, by kind of work: eviction, record, drain. The work \
-                 is retried. Every panic is a bug; the log names the object.",
-            ),
-            &["work"],
-        )?;
-        for kind in ["eviction", "record", "drain"] {
-            counter.with_label_values(&[kind]);
-        }
-        registry.register(Box::new(counter.clone()))?;
-        Ok(Self(counter))
-    }
-
-    pub(super) fn count(&self, kind: &str) {
-        self.0.with_label_values(&[kind]).inc();
-    }
-
-    #[cfg(test)]
-    pub(super) fn counted(&self, kind: &str) -> u64 {
-        self.0.with_label_values(&[kind]).get()
-    }
-}
+use crate::evict::Window;
 
 /// Reads the queues of a running controller.
 struct Queues {
     shared: Arc<Shared>,
-    pace: Arc<Pace>,
+    evictions: Arc<Window>,
     depth: IntGaugeVec,
     adds: IntCounterVec,
     timers: IntGaugeVec,
@@ -66,7 +35,7 @@ pub(super) fn clock_skew(registry: &Registry) -> prometheus::Result<Gauge> {
 pub(super) fn register(
     registry: &Registry,
     shared: &Arc<Shared>,
-    pace: &Arc<Pace>,
+    evictions: &Arc<Window>,
 ) -> prometheus::Result<()> {
     let build = IntGaugeVec::new(
         Opts::new("ostrakon_build_info", "Always 1; the label is the version."),
@@ -76,7 +45,7 @@ pub(super) fn register(
     registry.register(Box::new(build))?;
     registry.register(Box::new(Queues {
         shared: Arc::clone(shared),
-        pace: Arc::clone(pace),
+        evictions: Arc::clone(evictions),
         depth: IntGaugeVec::new(
             // Names as client-go's work queue metrics have them, so that dashboards go on working.
             Opts::new("workqueue_depth", "Current depth of workqueue"),
@@ -133,8 +102,8 @@ impl Collector for Queues {
         for (shard, timers) in self.shared.timers.iter().enumerate() {
             self.timers.with_label_values(&[&shard.to_string()]).set(signed(timers.len()));
         }
-        self.in_flight.set(signed(self.pace.in_flight()));
-        self.window.set(signed(self.pace.window()));
+        self.in_flight.set(signed(self.evictions.in_flight()));
+        self.window.set(signed(self.evictions.window()));
         let (nodes, pods) = self.shared.view.counts();
         self.objects.with_label_values(&["nodes"]).set(signed(nodes));
         self.objects.with_label_values(&["pods"]).set(signed(pods));

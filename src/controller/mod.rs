@@ -8,22 +8,22 @@
 //!
 //! [`handler`] is where decisions are asked for: it is the only place that arms or disarms a pod.
 //! [`drain`] cordons and drains: the handler asks it what is to be done about a node, and it hands
-//! pods to the same evictor. [`judge`] lets the evictor ask again, by the same rules.
+//! pods to the same evictor. [`recheck`] lets the evictor ask again, by the same rules. [`timers`] brings
+//! evictions to it when they are due, and back.
 
 mod drain;
 mod engine;
 mod handler;
 mod ingest;
-mod judge;
 mod metrics;
 mod preflight;
-mod pump;
+mod recheck;
 mod records;
 mod requests;
 mod run;
-mod runner;
 mod state;
 mod time_watch;
+mod timers;
 mod work;
 
 pub use engine::{Engine, Prepared, Surroundings};

@@ -5,18 +5,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
-use super::runner::{AFTER_PANIC, Panicked, Runner};
 use super::state::Shared;
 use crate::backoff::Backoff;
 use crate::cluster::{Api, RequestError};
 use crate::drain::brief;
 use crate::model::NodeName;
-use crate::pipeline::Outcome;
+use crate::pipeline::{Fired, Outcome, Runner};
 use crate::taint::record;
 
 /// Records written at the same time. Few: evictions matter more.
@@ -44,71 +42,43 @@ pub(super) async fn run(
         () = stop.cancelled() => return,
         () = pods_listed.cancelled() => {}
     }
-    let slots = Arc::new(Semaphore::new(AT_ONCE));
-    let failures = Arc::new(dashmap::DashMap::<NodeName, u32, ahash::RandomState>::default());
-    loop {
-        let fired = tokio::select! {
-            biased;
-            () = stop.cancelled() => return,
-            fired = shared.records.next() => fired,
-        };
-        // Where nothing is answered, a slot may take as long as a request.
-        let slot = tokio::select! {
-            biased;
-            () = stop.cancelled() => return,
-            slot = Arc::clone(&slots).acquire_owned() => slot,
-        };
-        let Ok(slot) = slot else { return };
-        let (name, failures) = (fired.key.clone(), Arc::clone(&failures));
-        let work = {
-            let (shared, api) = (Arc::clone(&shared), api.clone());
-            async move { write(&shared, &api, &name).await }
-        };
-        let shared = Arc::clone(&shared);
-        runner.run("record", fired.key.to_string(), work, move |ended| {
-            let failed = || {
-                let mut tries = failures.entry(fired.key.clone()).or_default();
-                *tries += 1;
-                (*tries, BACKOFF.pause(*tries, spread_by(fired.key.as_str())))
-            };
-            let outcome = match ended {
-                Ok(Ok(Written::Needless)) => {
-                    failures.remove(&fired.key);
-                    Outcome::Done
-                }
-                Ok(Ok(Written::Now)) => {
-                    failures.remove(&fired.key);
-                    again(UNTIL_SEEN)
-                }
-                Ok(Ok(Written::Outdated)) => {
-                    let (tries, pause) = failed();
-                    debug!(node = %fired.key, tries, ?pause,
-                        "the node has changed since; its record waits until the watch shows it");
-                    again(pause)
-                }
-                Ok(Ok(Written::ByWrongClock)) => {
-                    let (tries, pause) = failed();
-                    if tries == 1 {
-                        warn!(node = %fired.key, "the clock is behind the API server's, so the \
-                            node's record of when its taints began is not written; a restart now \
-                            would count anew");
-                    }
-                    again(pause)
-                }
-                Ok(Err(error)) => {
-                    let (tries, pause) = failed();
-                    if tries == 1 {
-                        warn!(node = %fired.key, %error, ?pause, "cannot store when the node's taints \
-                            began; after a restart, deadlines would count from then");
-                    }
-                    again(pause)
-                }
-                Err(Panicked) => again(AFTER_PANIC),
-            };
-            shared.records.complete(&fired.key, fired.token, outcome);
-            drop(slot);
-        });
+    let queue = Arc::clone(&shared.records);
+    let work = move |fired: &Fired<NodeName, ()>| {
+        let (name, failures) = (fired.key.clone(), fired.failures);
+        let (shared, api) = (Arc::clone(&shared), api.clone());
+        async move { bring_up_to_date(&shared, &api, &name, failures).await }
+    };
+    runner.run_due("record", queue, AT_ONCE, stop, work).await;
+}
+
+/// Writes the record of one node, after so many tries in a row that failed.
+async fn bring_up_to_date(
+    shared: &Shared,
+    api: &Api,
+    name: &NodeName,
+    failures: u32,
+) -> Outcome<()> {
+    let tries = failures + 1;
+    let pause = BACKOFF.pause(tries, spread_by(name.as_str()));
+    match write(shared, api, name).await {
+        Ok(Written::Needless) => return Outcome::Done,
+        Ok(Written::Now) => return again(UNTIL_SEEN, 0),
+        Ok(Written::Outdated) => {
+            debug!(node = %name, tries, ?pause,
+                "the node has changed since; its record waits until the watch shows it");
+        }
+        Ok(Written::ByWrongClock) if tries == 1 => {
+            warn!(node = %name, "the clock is behind the API server's, so the \
+                node's record of when its taints began is not written; a restart now \
+                would count anew");
+        }
+        Err(error) if tries == 1 => {
+            warn!(node = %name, %error, ?pause, "cannot store when the node's taints \
+                began; after a restart, deadlines would count from then");
+        }
+        Ok(Written::ByWrongClock) | Err(_) => {}
     }
+    again(pause, tries)
 }
 
 /// Tells nodes apart, so that those which fail together are not tried again together.
@@ -116,8 +86,8 @@ fn spread_by(name: &str) -> u128 {
     name.bytes().fold(0, |sum: u128, byte| sum.wrapping_mul(31).wrapping_add(byte.into()))
 }
 
-fn again(pause: Duration) -> Outcome<()> {
-    Outcome::Retry { not_before: Instant::now() + pause, value: () }
+fn again(pause: Duration, failures: u32) -> Outcome<()> {
+    Outcome::Retry { not_before: Instant::now() + pause, value: (), failures }
 }
 
 /// What came of a look at a node's record.

@@ -6,10 +6,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::cluster::{Api, BudgetRefusal, RequestError, Watched};
-use crate::evict::{
-    DrainNotices, DrainRequests, Failure, FailureKind, Notices, Order, Refused, Requests,
-};
-use crate::model::{Node, NodeName, Pod, PodRef, Verdict};
+use crate::evict::{Cause, Failure, FailureKind, Notices, Requests};
+use crate::model::{Node, NodeName, Pod, PodRef};
 use crate::observe::Recorder;
 
 /// Sends an evictor's requests to the API server.
@@ -41,10 +39,8 @@ impl Requests for ApiRequests {
         let stored = self.api.stored_node(name, watched).await.map_err(failure)?;
         Ok(stored.map(|stored| stored.node))
     }
-}
 
-impl DrainRequests for ApiRequests {
-    async fn evict(&self, pod: &PodRef, grace: Option<i64>) -> Result<(), Refused> {
+    async fn evict(&self, pod: &PodRef, grace: Option<i64>) -> Result<(), Failure> {
         self.api.evict_pod(pod, grace).await.map_err(refused)
     }
 
@@ -58,17 +54,17 @@ impl DrainRequests for ApiRequests {
 }
 
 /// What a refused eviction means.
-fn refused(error: RequestError) -> Refused {
+fn refused(error: RequestError) -> Failure {
     if let RequestError::Status(answer) = &error {
         match answer.by_budget() {
-            Some(BudgetRefusal::Several) => return Refused::SeveralBudgets,
+            Some(BudgetRefusal::Several) => return Failure::SeveralBudgets,
             Some(BudgetRefusal::UsedUp { budget, message }) => {
-                return Refused::Blocked { budget, message, after: answer.retry_after };
+                return Failure::Blocked { budget, message, after: answer.retry_after };
             }
             None => {}
         }
     }
-    Refused::Other(failure(error))
+    failure(error)
 }
 
 /// What a failed request means for an eviction.
@@ -107,40 +103,41 @@ fn failure(error: RequestError) -> Failure {
 pub(super) struct ByEvents(pub Recorder);
 
 impl Notices for ByEvents {
-    fn evicting(&self, pod: &PodRef, verdict: &Verdict) {
-        self.0.evicting(pod, verdict);
+    fn evicting(&self, pod: &PodRef, cause: &Cause) {
+        match cause {
+            Cause::Taint(verdict) => self.0.evicting(pod, verdict),
+            Cause::Drain(drain) => self.0.draining(pod, &drain.policy, drain.delete),
+        }
     }
 
-    fn unmarked(&self, pod: &PodRef, verdict: &Verdict, kind: FailureKind, message: &str) {
-        self.0.unmarked(pod, verdict, kind.label(), message);
+    fn unmarked(&self, pod: &PodRef, cause: &Cause, kind: FailureKind, message: &str) {
+        // A drain writes no condition.
+        if let Cause::Taint(verdict) = cause {
+            self.0.unmarked(pod, verdict, kind.label(), message);
+        }
     }
 
-    fn failing(&self, pod: &PodRef, verdict: &Verdict, kind: FailureKind, message: &str) {
-        self.0.failing(pod, verdict, kind.label(), message);
+    fn failing(&self, pod: &PodRef, cause: &Cause, kind: FailureKind, message: &str) {
+        match cause {
+            Cause::Taint(verdict) => self.0.failing(pod, verdict, kind.label(), message),
+            Cause::Drain(_) => {
+                let message = format!("{}: {message}; retrying", kind.label());
+                self.0.drain_blocked(pod, kind.label(), &message);
+            }
+        }
     }
-}
 
-impl DrainNotices for ByEvents {
-    fn evicting(&self, pod: &PodRef, order: &Order) {
-        self.0.draining(pod, &order.policy, order.delete);
-    }
-
-    fn blocked(&self, pod: &PodRef, _: &Order, message: &str) {
+    fn blocked(&self, pod: &PodRef, message: &str) {
         self.0.drain_blocked(pod, "budget", message);
     }
 
-    fn several_budgets(&self, pod: &PodRef, _: &Order, budgets: &[Arc<str>]) {
+    fn several_budgets(&self, pod: &PodRef, budgets: &[Arc<str>]) {
         let names = if budgets.is_empty() { "unknown".to_owned() } else { budgets.join(", ") };
         let message = format!(
             "more than one disruption budget selects it ({names}), so Kubernetes never evicts it; keep \
              only one of them"
         );
         self.0.drain_blocked(pod, "several budgets", &message);
-    }
-
-    fn failing(&self, pod: &PodRef, _: &Order, kind: FailureKind, message: &str) {
-        let message = format!("{}: {message}; retrying", kind.label());
-        self.0.drain_blocked(pod, kind.label(), &message);
     }
 }
 
@@ -185,7 +182,7 @@ mod tests {
         let blocked = super::refused(RequestError::Status(answer(429, "no", Some(words))));
         assert_eq!(
             blocked,
-            Refused::Blocked {
+            Failure::Blocked {
                 budget: Some("web".to_owned()),
                 message: words.to_owned(),
                 after: Some(Duration::from_secs(10)),
@@ -193,10 +190,10 @@ mod tests {
         );
         let several = "This pod has more than one PodDisruptionBudget, which is not supported.";
         let several = super::refused(RequestError::Status(answer(500, several, None)));
-        assert_eq!(several, Refused::SeveralBudgets);
+        assert_eq!(several, Failure::SeveralBudgets);
         for code in [429, 500, 504] {
             let other = super::refused(RequestError::Status(answer(code, "no", None)));
-            assert!(matches!(other, Refused::Other(Failure::Retry { .. })), "{code}: {other:?}");
+            assert!(matches!(other, Failure::Retry { .. }), "{code}: {other:?}");
         }
     }
 
@@ -222,8 +219,7 @@ mod tests {
                     causes: vec![budget.clone()],
                 };
                 let refused = super::refused(RequestError::Status(answer));
-                let Refused::Other(Failure::Retry { kind, message: words, after }) = &refused
-                else {
+                let Failure::Retry { kind, message: words, after } = &refused else {
                     panic!("{code}: {refused:?}")
                 };
                 assert_eq!((*kind, *after), (FailureKind::Webhook, Some(Duration::from_secs(7))));

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use jiff::Timestamp;
 use parking_lot::Mutex;
@@ -10,18 +9,16 @@ use tokio::time::Instant;
 
 use super::drain::{DrainMetrics, Drains, Reporter};
 use super::ingest::{self, Rates};
+use super::timers::{NodeTimer, Timers};
 use crate::clock::Clock;
 use crate::cluster::View;
 use crate::config::Compat;
 use crate::drain::Policy;
-use crate::evict::{Backlog, Order, Ordered, Orders};
-use crate::model::{Node, NodeName, Pod, PodRef, Uid, Verdict};
+use crate::evict::{self, Backlog, Holds};
+use crate::model::{Node, NodeName, Pod, Uid};
 use crate::observe::Recorder;
-use crate::pipeline::{Fired, Outcome, SHARDS, Sharded, TimedQueue, WorkQueue, shard_of};
+use crate::pipeline::{SHARDS, Sharded, TimedQueue, Token, WorkQueue};
 use crate::taint::anchor::{self, CLOCKS_APART};
-
-/// Between the pods of one order, so that they come due in the order in which they were given.
-const IN_A_ROW: Duration = Duration::from_millis(1);
 
 /// A node in the node queue, by its name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -46,31 +43,6 @@ impl Sharded for PodKey {
     }
 }
 
-/// What a timer is for.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) enum TimerKey {
-    /// A pod that the taints of its node condemn.
-    Pod(Uid),
-    /// A pod that the drain of its node has ordered to go. It may be condemned as well.
-    Drained(Uid),
-    Node(NodeName),
-    /// A node that is written to too often: its newest facts wait for the next look.
-    Noisy(NodeName),
-}
-
-/// What is to be done when it is due.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Work {
-    /// Remove the pod.
-    Evict { pod: PodRef, verdict: Verdict },
-    /// Evict the pod for a drain.
-    Drain { pod: PodRef, order: Arc<Order> },
-    /// Look at the node again.
-    LookAgain,
-}
-
-pub(super) type Timers = TimedQueue<TimerKey, Work>;
-
 /// The facts, the queues and the timers: shared by everything that runs.
 pub(super) struct Shared {
     pub clock: Clock,
@@ -78,15 +50,15 @@ pub(super) struct Shared {
     pub view: View,
     pub nodes: Arc<WorkQueue<NodeKey>>,
     pub pods: Arc<WorkQueue<PodKey>>,
-    /// One timed queue per shard.
     pub timers: [Timers; SHARDS],
     /// Nodes whose record may have to be written.
-    pub records: TimedQueue<NodeName, ()>,
+    pub records: Arc<TimedQueue<NodeName, ()>>,
+    /// Evictions that are due and not handed out.
+    pub evictions: Arc<evict::Queue<Token>>,
+    /// Evictions that are due and whose pods are not yet gone.
     pub backlog: Arc<Backlog>,
     /// Cordon and drain, where a policy is configured.
     pub drains: Option<Arc<Drains>>,
-    /// Pods that drains have ordered to go.
-    pub orders: Arc<Orders>,
     pub recorder: Recorder,
     rates: Mutex<Rates>,
     leads: AtomicBool,
@@ -96,17 +68,18 @@ pub(super) struct Shared {
 
 impl Shared {
     pub(super) fn new(clock: Clock, compat: Compat, recorder: Recorder) -> Self {
+        let backlog = Arc::<Backlog>::default();
         Self {
             clock,
             compat,
             view: View::default(),
             nodes: Arc::default(),
             pods: Arc::default(),
-            timers: std::array::from_fn(|_| Timers::new()),
-            records: TimedQueue::new(),
-            backlog: Arc::default(),
+            timers: std::array::from_fn(|_| Timers::default()),
+            records: Arc::default(),
+            evictions: Arc::new(evict::Queue::new(Arc::clone(&backlog), Holds::default())),
+            backlog,
             drains: None,
-            orders: Arc::default(),
             recorder,
             rates: Mutex::default(),
             leads: AtomicBool::new(false),
@@ -148,8 +121,8 @@ impl Shared {
             timers.clear();
         }
         self.records.clear();
+        self.evictions.clear();
         self.backlog.clear();
-        self.orders.clear();
         if let Some(drains) = &self.drains {
             drains.due.clear();
             drains.node_budget.lock().forget_claims();
@@ -219,10 +192,10 @@ impl Shared {
             return self.node_changed(name);
         };
         // The view has the newest facts by now. If a timer is there, it has not fired before that.
-        let timers = &self.timers[shard_of(name.as_str())];
-        let key = TimerKey::Noisy(name);
+        let timers = &self.timers_of(&name).nodes;
+        let key = NodeTimer::Noisy(name);
         if timers.get(&key).is_none() {
-            timers.arm(key, Instant::now() + wait, Work::LookAgain);
+            timers.arm(key, Instant::now() + wait, ());
         }
     }
 
@@ -231,91 +204,5 @@ impl Shared {
         if self.leads() {
             self.pods.add(PodKey { node, uid });
         }
-    }
-
-    /// Has these pods of a node evicted, in this order. One that has the same order already goes on
-    /// with it; another order takes the place of the one before at once.
-    pub(super) fn order_evictions(&self, pods: &[PodRef], order: &Arc<Order>) {
-        let timers = &self.timers[shard_of(order.node.as_str())];
-        let mut due = Instant::now();
-        for pod in pods {
-            let key = TimerKey::Drained(pod.uid);
-            let work = Work::Drain { pod: pod.clone(), order: Arc::clone(order) };
-            if timers.get(&key).is_some_and(|scheduled| scheduled.value == work) {
-                self.orders.enter(pod, order);
-                continue;
-            }
-            // What the order before waits for does not hold for this one.
-            timers.disarm(&key);
-            self.orders.enter(pod, order);
-            timers.arm(key, due, work);
-            due += IN_A_ROW;
-        }
-    }
-
-    /// Tries again at once to evict a pod whose order waits after a refusal, since what held it is gone.
-    pub(super) fn retry_order(&self, ordered: &Ordered) {
-        let (pod, order) = (&ordered.pod, &ordered.order);
-        let key = TimerKey::Drained(pod.uid);
-        let timers = &self.timers[shard_of(order.node.as_str())];
-        // The pause after the refusal does not hold any more.
-        if timers.disarm(&key) {
-            let work = Work::Drain { pod: pod.clone(), order: Arc::clone(order) };
-            timers.arm(key, Instant::now(), work);
-        }
-    }
-
-    /// Drops the order of a pod, if it has one. Its request may be on its way already.
-    pub(super) fn cancel_order(&self, node: &NodeName, uid: Uid) -> bool {
-        self.timers[shard_of(node.as_str())].disarm(&TimerKey::Drained(uid));
-        self.orders.leave(uid)
-    }
-
-    /// Drops all orders of a node.
-    pub(super) fn cancel_orders(&self, node: &NodeName) {
-        if self.orders.is_empty() {
-            return;
-        }
-        for ordered in self.orders.on(node) {
-            self.cancel_order(node, ordered.pod.uid);
-        }
-    }
-
-    /// When the work that a verdict calls for is due; `None` if it calls for none.
-    pub(super) fn due(&self, verdict: &Verdict) -> Option<Instant> {
-        match verdict {
-            Verdict::Keep(_) => None,
-            Verdict::EvictNow(_) => Some(Instant::now()),
-            Verdict::EvictAt { deadline, .. } => Some(self.clock.instant_of(deadline.0)),
-        }
-    }
-
-    /// Waits for the next work that is due by the clock.
-    ///
-    /// A timer may end before: it is cut short if it is long (see [`Clock::instant_of`]). It goes on
-    /// with what it was armed with; a new decision would count from now by `--compat upstream`.
-    pub(super) async fn next_due(&self, timers: &Timers) -> Fired<TimerKey, Work> {
-        loop {
-            let fired = timers.next().await;
-            let early = match &fired.value {
-                Work::Evict { verdict, .. } if !verdict.is_due(self.clock.now()) => {
-                    self.due(verdict)
-                }
-                _ => None,
-            };
-            let Some(due) = early else { return fired };
-            timers.complete(&fired.key, fired.token, Outcome::Early { due, value: fired.value });
-        }
-    }
-
-    /// Re-arms everything after the clock was set.
-    pub(super) fn rearm(&self) -> usize {
-        let due = |work: &Work| match work {
-            Work::Evict { verdict, .. } => self.due(verdict),
-            Work::LookAgain => Some(Instant::now()),
-            // A pause, not a moment of the clock.
-            Work::Drain { .. } => None,
-        };
-        self.timers.iter().map(|timers| timers.rearm_all(due)).sum()
     }
 }

@@ -11,23 +11,22 @@ use tokio_util::task::TaskTracker;
 use super::drain::{self, DrainReconciler};
 use super::engine::ended;
 use super::handler::Decider;
-use super::metrics::Panics;
-use super::pump::{self, Carrier};
+use super::recheck::NewestFacts;
 use super::records;
+use super::requests::{ApiRequests, ByEvents};
 use super::run::Failed;
-use super::runner::Runner;
 use super::state::Shared;
+use super::timers::take_due;
 use crate::cluster::{Api, WriteGate};
-use crate::evict::Pace;
+use crate::evict::{self, Evictor};
 use crate::leader::Term;
-use crate::pipeline::{Pipeline, SHARDS, work_inline};
+use crate::pipeline::{Panics, Pipeline, Runner, SHARDS, work_inline};
 
 /// The work of a controller, through all its terms.
 pub(super) struct Work {
     pub(super) shared: Arc<Shared>,
     pub(super) api: Api,
-    pub(super) carrier: Arc<Carrier>,
-    pub(super) pace: Arc<Pace>,
+    pub(super) evictor: Arc<Evictor<NewestFacts, ApiRequests, ByEvents>>,
     /// Cancelled once the nodes are known, and once the pods are.
     pub(super) listed: [CancellationToken; 2],
     /// Evictions and records in flight.
@@ -116,18 +115,17 @@ impl Work {
         runner: &Runner,
         stop: &CancellationToken,
     ) -> Result<(), Failed> {
-        let Self { shared, api, carrier, pace, listed, hands, .. } = self;
+        let Self { shared, api, evictor, listed, hands, .. } = self;
         let over = stop.child_token();
         shared.lead();
         let decider = Arc::new(Decider { shared: Arc::clone(shared) });
         let mut tasks = JoinSet::new();
-        let queue = Arc::new(pump::Queue::default());
         for shard in 0..SHARDS {
-            let queue = Arc::clone(&queue);
-            tasks.spawn(pump::take_due(Arc::clone(shared), shard, queue, over.clone()));
+            tasks.spawn(take_due(Arc::clone(shared), shard, over.clone()));
         }
-        let (carrier, pace) = (Arc::clone(carrier), Arc::clone(pace));
-        tasks.spawn(pump::carry(queue, carrier, pace, runner.clone(), over.clone()));
+        let (evictor, origin) = (Arc::clone(evictor), Arc::clone(shared));
+        let queue = Arc::clone(&shared.evictions);
+        tasks.spawn(evict::hand_out(queue, origin, evictor, runner.clone(), over.clone()));
         if let Some(drains) = &shared.drains {
             let (shared, drains) = (Arc::clone(shared), Arc::clone(drains));
             // Names of sessions must not come again in a later term.

@@ -97,6 +97,17 @@ pub enum Failure {
         /// The server's words.
         message: String,
     },
+    /// The pod's disruption budget has nothing left.
+    Blocked {
+        /// The budget's name, if the server tells it.
+        budget: Option<String>,
+        /// The server's words.
+        message: String,
+        /// The least pause that the server asked for.
+        after: Option<Duration>,
+    },
+    /// More than one budget selects the pod, which the API server does not support.
+    SeveralBudgets,
     /// Anything else: to be tried again.
     Retry {
         /// What kind.
@@ -112,7 +123,10 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Gone => f.write_str("the pod is gone"),
-            Self::Doubtful { message, .. } | Self::Retry { message, .. } => f.write_str(message),
+            Self::SeveralBudgets => f.write_str("more than one disruption budget selects the pod"),
+            Self::Doubtful { message, .. }
+            | Self::Blocked { message, .. }
+            | Self::Retry { message, .. } => f.write_str(message),
         }
     }
 }

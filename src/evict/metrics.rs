@@ -1,4 +1,5 @@
-//! What is counted about evictions: upstream's two metrics under their names, and our own.
+//! What is counted about evictions: upstream's two metrics under their names, and our own, apart for
+//! taints and for drains.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,24 +10,54 @@ use prometheus::{
     Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGaugeVec, Opts, Registry,
 };
 
-use super::{Backlog, FailureKind, State};
+use super::{Backlog, CauseKind, FailureKind, State};
 
 /// Counters of evictions. Clones share them.
 #[derive(Clone, Debug)]
 pub struct Metrics {
     deletions: IntCounter,
     duration: Histogram,
+    unmarked: IntCounterVec,
+    taints: Counters,
+    drains: Counters,
+}
+
+/// What is counted for each kind of cause.
+#[derive(Clone, Debug)]
+struct Counters {
     results: IntCounterVec,
     failures: IntCounterVec,
-    unmarked: IntCounterVec,
+}
+
+impl Counters {
+    fn register(
+        registry: &Registry,
+        (name, help): (&str, &str),
+        results: &[&str],
+        (failures_name, failures_help): (&str, &str),
+    ) -> prometheus::Result<Self> {
+        let counters = Self {
+            results: IntCounterVec::new(Opts::new(name, help), &["result"])?,
+            failures: IntCounterVec::new(Opts::new(failures_name, failures_help), &["cause"])?,
+        };
+        for result in results {
+            counters.results.with_label_values(&[result]);
+        }
+        for kind in FailureKind::ALL {
+            counters.failures.with_label_values(&[kind.label()]);
+        }
+        registry.register(Box::new(counters.results.clone()))?;
+        registry.register(Box::new(counters.failures.clone()))?;
+        Ok(counters)
+    }
 }
 
 impl Metrics {
-    /// Registers the counters, and a gauge of what is in `backlog`.
+    /// Registers the counters, and gauges of what is in `backlog`.
     ///
     /// # Errors
     /// A metric of the same name is registered already.
-    pub fn register(registry: &Registry, backlog: Arc<Backlog>) -> prometheus::Result<Self> {
+    pub fn register(registry: &Registry, backlog: &Arc<Backlog>) -> prometheus::Result<Self> {
         let metrics = Self {
             deletions: IntCounter::new(
                 "taint_eviction_controller_pod_deletions_total",
@@ -42,22 +73,6 @@ impl Metrics {
                     0.005, 0.025, 0.1, 0.5, 1.0, 2.5, 10.0, 30.0, 60.0, 120.0, 180.0, 240.0,
                 ]),
             )?,
-            results: IntCounterVec::new(
-                Opts::new(
-                    "ostrakon_evictions_total",
-                    "Ends of evictions: deleted (the API server took the deletion), already_gone \
-                     (there was no such pod any more), withdrawn (no longer condemned when asked \
-                     again), unconfirmed (put off because the API server knew better).",
-                ),
-                &["result"],
-            )?,
-            failures: IntCounterVec::new(
-                Opts::new(
-                    "ostrakon_eviction_failures_total",
-                    "Failed tries to evict a pod, by cause; each is tried again.",
-                ),
-                &["cause"],
-            )?,
             unmarked: IntCounterVec::new(
                 Opts::new(
                     "ostrakon_evictions_unmarked_total",
@@ -66,61 +81,121 @@ impl Metrics {
                 ),
                 &["cause"],
             )?,
+            taints: Counters::register(
+                registry,
+                (
+                    "ostrakon_evictions_total",
+                    "Ends of evictions: deleted (the API server took the deletion), already_gone \
+                     (there was no such pod any more), withdrawn (no longer condemned when asked \
+                     again), unconfirmed (put off because the API server knew better).",
+                ),
+                &["deleted", ALREADY_GONE, WITHDRAWN, UNCONFIRMED],
+                (
+                    "ostrakon_eviction_failures_total",
+                    "Failed tries to evict a pod, by cause; each is tried again.",
+                ),
+            )?,
+            drains: Counters::register(
+                registry,
+                (
+                    "ostrakon_drain_evictions_total",
+                    "Tries to evict pods of nodes that are drained: evicted (the API server took \
+                     it), deleted (the last resort), already_gone (there was no such pod any more), \
+                     withdrawn (no longer wanted), blocked (the disruption budget has nothing \
+                     left), several_budgets (more than one selects the pod).",
+                ),
+                &["evicted", "deleted", ALREADY_GONE, WITHDRAWN, BLOCKED, SEVERAL_BUDGETS],
+                (
+                    "ostrakon_drain_eviction_failures_total",
+                    "Failed tries to evict a pod of a node that is drained, by cause; each is tried \
+                     again.",
+                ),
+            )?,
         };
-        for result in ["deleted", "already_gone", "withdrawn", "unconfirmed"] {
-            metrics.results.with_label_values(&[result]);
-        }
         for kind in FailureKind::ALL {
-            metrics.failures.with_label_values(&[kind.label()]);
             if kind.is_definite() || kind == FailureKind::Webhook {
                 metrics.unmarked.with_label_values(&[kind.label()]);
             }
         }
         registry.register(Box::new(metrics.deletions.clone()))?;
         registry.register(Box::new(metrics.duration.clone()))?;
-        registry.register(Box::new(metrics.results.clone()))?;
-        registry.register(Box::new(metrics.failures.clone()))?;
         registry.register(Box::new(metrics.unmarked.clone()))?;
-        registry.register(Box::new(BacklogGauge::new(backlog)?))?;
+        let taints = BacklogGauge::new(
+            backlog,
+            CauseKind::Taint,
+            "ostrakon_backlog_pods",
+            "Pods that are condemned, due, and not yet gone, by state: due, unconfirmed, sent, \
+             or the cause of the last failure.",
+            &[State::Due, State::Unconfirmed, State::Sent],
+        );
+        registry.register(Box::new(taints?))?;
+        let drains = BacklogGauge::new(
+            backlog,
+            CauseKind::Drain,
+            "ostrakon_drain_backlog_pods",
+            "Pods that drains have ordered to go and that are not yet gone, by state: due, \
+             blocked, several_budgets, sent, or the cause of the last failure.",
+            &[State::Due, State::Blocked, State::SeveralBudgets, State::Sent],
+        );
+        registry.register(Box::new(drains?))?;
         Ok(metrics)
     }
 
-    pub(super) fn deleted(&self, after: Duration) {
-        self.deletions.inc();
-        self.duration.observe(after.as_secs_f64());
-        self.results.with_label_values(&["deleted"]).inc();
+    /// A try has ended, and did not fail.
+    pub(super) fn ended(&self, kind: CauseKind, result: &str) {
+        self.of(kind).results.with_label_values(&[result]).inc();
     }
 
-    pub(super) fn ended(&self, result: &str) {
-        self.results.with_label_values(&[result]).inc();
+    /// The API server took a pod's deletion so long after it came due by taints.
+    pub(super) fn deleted_by_taint(&self, after: Duration) {
+        self.deletions.inc();
+        self.duration.observe(after.as_secs_f64());
     }
 
     pub(super) fn unmarked(&self, kind: FailureKind) {
         self.unmarked.with_label_values(&[kind.label()]).inc();
     }
 
-    pub(super) fn failed(&self, kind: FailureKind) {
-        self.failures.with_label_values(&[kind.label()]).inc();
+    pub(super) fn failed(&self, kind: CauseKind, failure: FailureKind) {
+        self.of(kind).failures.with_label_values(&[failure.label()]).inc();
+    }
+
+    fn of(&self, kind: CauseKind) -> &Counters {
+        match kind {
+            CauseKind::Taint => &self.taints,
+            CauseKind::Drain => &self.drains,
+        }
     }
 }
+
+/// Results, as labels. Those of a request are its [method's](super::Method).
+pub(super) const ALREADY_GONE: &str = "already_gone";
+pub(super) const WITHDRAWN: &str = "withdrawn";
+pub(super) const UNCONFIRMED: &str = "unconfirmed";
+pub(super) const BLOCKED: &str = "blocked";
+pub(super) const SEVERAL_BUDGETS: &str = "several_budgets";
 
 /// Counts the backlog when it is asked to, so that no path can forget to.
 struct BacklogGauge {
     backlog: Arc<Backlog>,
+    kind: CauseKind,
+    /// States that are shown also if nothing is in them.
+    states: Vec<State>,
     gauge: IntGaugeVec,
 }
 
 impl BacklogGauge {
-    fn new(backlog: Arc<Backlog>) -> prometheus::Result<Self> {
-        let gauge = IntGaugeVec::new(
-            Opts::new(
-                "ostrakon_backlog_pods",
-                "Pods that are condemned, due, and not yet gone, by state: due, unconfirmed, sent, \
-                 or the cause of the last failure.",
-            ),
-            &["state"],
-        )?;
-        Ok(Self { backlog, gauge })
+    fn new(
+        backlog: &Arc<Backlog>,
+        kind: CauseKind,
+        name: &str,
+        help: &str,
+        states: &[State],
+    ) -> prometheus::Result<Self> {
+        let gauge = IntGaugeVec::new(Opts::new(name, help), &["state"])?;
+        let failing = FailureKind::ALL.map(State::Failing);
+        let states = states.iter().copied().chain(failing).collect();
+        Ok(Self { backlog: Arc::clone(backlog), kind, states, gauge })
     }
 }
 
@@ -130,12 +205,12 @@ impl Collector for BacklogGauge {
     }
 
     fn collect(&self) -> Vec<MetricFamily> {
-        let counts = self.backlog.counts();
-        let failing = FailureKind::ALL.map(State::Failing);
-        for state in [State::Due, State::Unconfirmed, State::Sent].into_iter().chain(failing) {
-            let count = counts.get(state.label()).copied().unwrap_or_default();
+        let counts = self.backlog.counts(self.kind);
+        self.gauge.reset();
+        let none = self.states.iter().map(|state| (state.label(), 0));
+        for (state, count) in none.chain(counts) {
             let count = i64::try_from(count).unwrap_or(i64::MAX);
-            self.gauge.with_label_values(&[state.label()]).set(count);
+            self.gauge.with_label_values(&[state]).set(count);
         }
         self.gauge.collect()
     }

@@ -1,32 +1,42 @@
-//! Carries verdicts out: asks again, marks the pod, deletes it, and tries for as long as it takes.
+//! Evicts pods: everything from "due" to "gone", for whatever cause.
 //!
-//! What is due comes in as a [`Job`]; what became of it goes back as an [`Outcome`], and the
-//! timed queue decides when the job comes again. So a pod that cannot be removed now waits in the
-//! timed queue like any other, outside the window, and is decided afresh when its pause is over.
+//! ```text
+//! timers ─due→ queue (nodes take turns; holds) ─place in the window→ evictor ─outcome→ timers
+//! ```
 //!
-//! Nothing is written on the word of an old decision: the verdict is asked for again right before
-//! the first request and between the two, from the view and by the node as the API server has it
-//! (see [`Evictor`]). Every request names the UID.
+//! What is due comes in as an [`Eviction`], which says why the pod goes, by taints or by a drain; what
+//! became of it goes back as an [`Outcome`], and the timed queue decides when it comes again. So a pod
+//! that cannot be evicted now waits in the timed queue like any other, outside the window, and is decided
+//! afresh when its pause is over.
 //!
-//! A drain orders evictions as well ([`Order`]). They go the same way, by other requests (see
-//! [`Drainer`]).
+//! - [`Eviction`]: the pod, the [`Cause`], and by it the [`Method`]: what is asked of the API server.
+//! - [`Queue`]: waits its turn; [`hand_out`] is the loop that gives it to the evictor.
+//! - [`Hold`]: holds due evictions back: a limit, a breaker, a pause is one file each.
+//! - [`Window`]: how many are evicted at the same time.
+//! - [`Evictor`]: one try of one eviction, from the second look to the outcome.
+//! - [`Recheck`]: the second look. Nothing is written on the word of an old decision.
+//! - [`Backlog`]: what is due and not yet gone, for people, drains and metrics.
+//!
+//! Every request names the UID. No eviction is lost: each is finished, comes again, or is in the queue.
 
 mod backlog;
 mod confirm;
-mod drain;
+mod eviction;
 mod evictor;
 mod failure;
+mod fairness;
+mod hold;
 mod metrics;
-mod pace;
-mod turns;
+mod queue;
+mod recheck;
+mod window;
 
-pub use backlog::{Backlog, Condemned, State};
-pub use drain::{
-    DrainJudge, DrainNotices, DrainRequests, Drainer, Order, OrderMetrics, OrderState, Ordered,
-    OrderedJob, Orders, Refused,
-};
-pub use evictor::{Evictor, Job, Judge, Judgement, Notices, Outcome, Requests};
+pub use backlog::{Backlog, BacklogEntry, Retry, State};
+pub use eviction::{Cause, CauseKind, DrainEviction, Eviction, Key, Method};
+pub use evictor::{Evictor, Notices, Outcome, Requests};
 pub use failure::{Failure, FailureKind};
+pub use hold::{Held, Hold, Holds, Wait};
 pub use metrics::Metrics;
-pub use pace::{HANGS, Pace};
-pub use turns::Turns;
+pub use queue::{Origin, Queue, Standing, hand_out};
+pub use recheck::{Recheck, Spared};
+pub use window::Window;

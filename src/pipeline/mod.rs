@@ -17,6 +17,7 @@
 
 mod dispatch;
 mod inline;
+mod runner;
 mod shard;
 mod timed;
 mod work_queue;
@@ -24,6 +25,7 @@ mod workers;
 
 pub use dispatch::Sharded;
 pub use inline::work_inline;
+pub use runner::{AFTER_PANIC, Panicked, Panics, Runner};
 pub use shard::{SHARDS, shard_of};
 pub use timed::{Armed, Fired, Outcome, Scheduled, TimedQueue, Token};
 pub use work_queue::WorkQueue;

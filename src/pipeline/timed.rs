@@ -67,6 +67,8 @@ pub struct Fired<K, V> {
     pub value: V,
     /// When it was due. Never in the future.
     pub due: Instant,
+    /// How many tries in a row have failed before, as the last completion said.
+    pub failures: u32,
 }
 
 /// How the work on a key that was handed out ended.
@@ -90,6 +92,9 @@ pub enum Outcome<V> {
         not_before: Instant,
         /// What to hand out then.
         value: V,
+        /// How many tries in a row have failed. It goes with the floor: a key that was disarmed
+        /// starts at none.
+        failures: u32,
     },
 }
 
@@ -155,6 +160,11 @@ where
     /// key disarmed since. To be asked right before acting.
     pub fn is_current(&self, key: &K, token: Token) -> bool {
         self.table.lock().is_current(key, token)
+    }
+
+    /// The same, and the key was not armed anew either: nothing newer is known of it.
+    pub fn is_newest(&self, key: &K, token: Token) -> bool {
+        self.table.lock().is_newest(key, token)
     }
 
     /// What is known about `key`; `None` if it is neither counting down nor being worked on. Work that

@@ -38,7 +38,7 @@ pub(super) struct Drains {
     pub reporter: Reporter,
     unstored: Unstored,
     /// Nodes about which something is to be done.
-    pub due: TimedQueue<NodeName, ()>,
+    pub due: Arc<TimedQueue<NodeName, ()>>,
 }
 
 impl Drains {
@@ -49,7 +49,7 @@ impl Drains {
             conditions: rules.map(|rule| Arc::clone(&rule.kind)).collect(),
         });
         let node_budget = Mutex::new(NodeBudget::new(&policies));
-        let (unstored, due) = (Unstored::default(), TimedQueue::new());
+        let (unstored, due) = (Unstored::default(), Arc::default());
         Self { policies, watched, node_budget, reporter, unstored, due }
     }
 

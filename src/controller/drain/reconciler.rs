@@ -8,7 +8,7 @@ use dashmap::DashMap;
 use parking_lot::Mutex;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use tokio::sync::{OnceCell, Semaphore};
+use tokio::sync::OnceCell;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
@@ -18,11 +18,10 @@ use restraint::Restraints;
 use super::{Drains, evicts};
 use crate::backoff::Backoff;
 use crate::cluster::{Api, OwnerLookup, RequestError, StoredNode};
-use crate::controller::runner::{AFTER_PANIC, Panicked, Runner};
 use crate::controller::state::Shared;
 use crate::drain::{Action, Change, PodPlan, Policy, Step};
 use crate::model::{Budget, Node, NodeName};
-use crate::pipeline::Outcome;
+use crate::pipeline::{Fired, Outcome, Runner};
 
 mod look;
 mod plan;
@@ -51,7 +50,7 @@ pub(in crate::controller) struct DrainReconciler {
     /// What was found of a node's pods, by node, while its steps meet conflicts. A write then follows
     /// its read at once: otherwise a node that others write to all the time is never cordoned.
     pod_plans: Arc<DashMap<NodeName, PlannedPods, RandomState>>,
-    /// Failed tries in a row, and refusals in a row, by node.
+    /// Refusals in a row, and what else is known of a drain, by node.
     retry_states: Arc<DashMap<NodeName, RetryState, RandomState>>,
     /// What bounds the writes to a node, by its name. It lasts longer than its retry state: whoever undoes
     /// each write ends those.
@@ -65,7 +64,6 @@ type AskedBudgets = (Instant, Arc<OnceCell<Result<Arc<[Budget]>, RequestError>>>
 
 #[derive(Clone, Debug, Default)]
 struct RetryState {
-    failures: u32,
     /// How often it could not be drained, and why it could not the last time.
     blocked: u32,
     why: Option<Arc<str>>,
@@ -96,6 +94,8 @@ enum StepResult {
     Done,
     /// Retry after this pause.
     RetryAfter(Duration),
+    /// The same, and it counts as a failure: others write to the node all the time.
+    Busy(Duration),
 }
 
 /// Works on nodes until `stop`, once all nodes and pods are `known`: before that no cap could be
@@ -113,28 +113,12 @@ pub(in crate::controller) async fn run(
             () = known.cancelled() => {}
         }
     }
-    let slots = Arc::new(Semaphore::new(AT_ONCE));
-    loop {
-        let fired = tokio::select! {
-            biased;
-            () = stop.cancelled() => return,
-            fired = reconciler.drains.due.next() => fired,
-        };
-        let slot = tokio::select! {
-            biased;
-            () = stop.cancelled() => return,
-            slot = Arc::clone(&slots).acquire_owned() => slot,
-        };
-        let Ok(slot) = slot else { return };
-        let (name, worker) = (fired.key.clone(), reconciler.clone());
-        let work = async move { worker.advance(&name).await };
-        let drains = Arc::clone(&reconciler.drains);
-        runner.run("drain", fired.key.to_string(), work, move |ended| {
-            let outcome = ended.unwrap_or_else(|Panicked| again(AFTER_PANIC));
-            drains.due.complete(&fired.key, fired.token, outcome);
-            drop(slot);
-        });
-    }
+    let queue = Arc::clone(&reconciler.drains.due);
+    let work = move |fired: &Fired<NodeName, ()>| {
+        let (reconciler, name, failures) = (reconciler.clone(), fired.key.clone(), fired.failures);
+        async move { reconciler.advance(&name, failures).await }
+    };
+    runner.run_due("drain", queue, AT_ONCE, stop, work).await;
 }
 
 impl DrainReconciler {
@@ -170,19 +154,14 @@ impl DrainReconciler {
         format!("{:016x}", self.sessions.lock().random::<u64>()).into()
     }
 
-    /// Brings a node as far as it goes now.
-    async fn advance(&self, name: &NodeName) -> Outcome<()> {
-        match self.steps(name).await {
-            Ok(StepResult::RetryAfter(pause)) => again(pause),
-            Ok(StepResult::Continue(_) | StepResult::Done) => {
-                self.update_retry_state(name, |retry_state| retry_state.failures = 0);
-                Outcome::Done
-            }
+    /// Brings a node as far as it goes now, after so many failed tries in a row.
+    async fn advance(&self, name: &NodeName, failures: u32) -> Outcome<()> {
+        let tries = failures + 1;
+        match self.steps(name, tries).await {
+            Ok(StepResult::RetryAfter(pause)) => again(pause, failures),
+            Ok(StepResult::Busy(pause)) => again(pause, tries),
+            Ok(StepResult::Continue(_) | StepResult::Done) => Outcome::Done,
             Err(error) => {
-                let tries = self.update_retry_state(name, |retry_state| {
-                    retry_state.failures += 1;
-                    retry_state.failures
-                });
                 let who = self.retry_states.hasher().hash_one(name);
                 let pause = BACKOFF.pause(tries, who.into());
                 if tries == 1 {
@@ -191,7 +170,7 @@ impl DrainReconciler {
                 } else {
                     debug!(node = %name, %error, tries, ?pause, "a step failed again");
                 }
-                again(pause)
+                again(pause, tries)
             }
         }
     }
@@ -204,7 +183,7 @@ impl DrainReconciler {
         change(&mut self.retry_states.entry(name.clone()).or_default())
     }
 
-    async fn steps(&self, name: &NodeName) -> Result<StepResult, RequestError> {
+    async fn steps(&self, name: &NodeName, tries: u32) -> Result<StepResult, RequestError> {
         let Some((known, _)) = self.shared.view.node_alone(name) else {
             self.retry_states.remove(name);
             self.restraints.remove(name);
@@ -241,7 +220,7 @@ impl DrainReconciler {
             self.drains.settle(&stored.node, self.shared.clock.now());
             let step = self.drains.step(&stored.node, self.shared.clock.now());
             if !evicts(&step) {
-                self.shared.cancel_orders(name);
+                self.shared.cancel_all_for_drain(name);
             }
             let Step::Action(action) = step else {
                 let mut node_budget = self.drains.node_budget.lock();
@@ -297,21 +276,14 @@ impl DrainReconciler {
                     {
                         self.drains.settle(&stored.node, self.shared.clock.now());
                     }
-                    let tries =
-                        1 + self.update_retry_state(name, |retry_state| retry_state.failures);
                     self.drains.reporter.step_failed(&stored.node, what, &error, tries);
                     return Err(error);
                 }
             };
         }
         // Somebody writes to it all the time.
-        let tries = self.update_retry_state(name, |retry_state| {
-            retry_state.failures += 1;
-            retry_state.failures
-        });
-        Ok(StepResult::RetryAfter(
-            BACKOFF.pause(tries, self.retry_states.hasher().hash_one(name).into()),
-        ))
+        let who = self.retry_states.hasher().hash_one(name);
+        Ok(StepResult::Busy(BACKOFF.pause(tries, who.into())))
     }
 
     /// How long a write has to wait since the node is written to too often.
@@ -398,8 +370,8 @@ fn action_name(action: &Action) -> &'static str {
     }
 }
 
-fn again(pause: Duration) -> Outcome<()> {
-    Outcome::Retry { not_before: Instant::now() + pause, value: () }
+fn again(pause: Duration, failures: u32) -> Outcome<()> {
+    Outcome::Retry { not_before: Instant::now() + pause, value: (), failures }
 }
 
 /// As much of a seed as a generator takes.

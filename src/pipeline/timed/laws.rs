@@ -281,7 +281,7 @@ impl Pair {
             End::Retry { not_before, value } => {
                 let at = now + not_before;
                 let not_before = self.instant(at);
-                let outcome = Outcome::Retry { not_before, value };
+                let outcome = Outcome::Retry { not_before, value, failures: 1 };
                 (outcome, End::Retry { not_before: at, value })
             }
         };

@@ -80,6 +80,7 @@ struct Retry<V> {
     turn: Turn,
     value: V,
     floor: Nanos,
+    failures: u32,
 }
 
 struct Work<V> {
@@ -175,10 +176,11 @@ where
             }
             self.waiting.drop_first(false);
             self.working += 1;
+            let failures = entry.stage.failures();
             let value = entry.stage.countdown_mut().1.clone();
             let work = Work { turn, value: value.clone(), cancelled: false, next: None };
             entry.stage = Stage::Working(Box::new(work));
-            return Some(Fired { key: entry.key.clone(), token: turn.token, value, due });
+            return Some(Fired { key: entry.key.clone(), token: turn.token, value, due, failures });
         }
     }
 
@@ -203,13 +205,13 @@ where
             return false;
         }
         let next = match (outcome, floor, work.next.take()) {
-            (Outcome::Retry { .. }, Some(floor), Some((turn, value))) => {
+            (Outcome::Retry { failures, .. }, Some(floor), Some((turn, value))) => {
                 let turn = Turn { due: turn.due.max(floor), ..turn };
-                Some((turn, Stage::Retrying(Box::new(Retry { turn, value, floor }))))
+                Some((turn, Stage::Retrying(Box::new(Retry { turn, value, floor, failures }))))
             }
-            (Outcome::Retry { value, .. }, Some(floor), None) if !work.cancelled => {
+            (Outcome::Retry { value, failures, .. }, Some(floor), None) if !work.cancelled => {
                 let turn = Turn { due: floor, token: fresh };
-                Some((turn, Stage::Retrying(Box::new(Retry { turn, value, floor }))))
+                Some((turn, Stage::Retrying(Box::new(Retry { turn, value, floor, failures }))))
             }
             (Outcome::Early { due, value }, _, None) if !work.cancelled => {
                 let turn = Turn { due: nanos(origin, due), token: fresh };
@@ -233,6 +235,15 @@ where
         match self.entry(key) {
             Some(Entry { stage: Stage::Working(work), .. }) => {
                 work.turn.token == token && !work.cancelled
+            }
+            _ => false,
+        }
+    }
+
+    pub(super) fn is_newest(&self, key: &K, token: Token) -> bool {
+        match self.entry(key) {
+            Some(Entry { stage: Stage::Working(work), .. }) => {
+                work.turn.token == token && !work.cancelled && work.next.is_none()
             }
             _ => false,
         }
@@ -368,6 +379,14 @@ impl<V: Clone> Stage<V> {
         match self {
             Self::Retrying(retry) => Turn { due: turn.due.max(retry.floor), ..turn },
             Self::Counting(..) | Self::Working(_) => turn,
+        }
+    }
+
+    /// How many tries have failed before the countdown.
+    fn failures(&self) -> u32 {
+        match self {
+            Self::Retrying(retry) => retry.failures,
+            Self::Counting(..) | Self::Working(_) => 0,
         }
     }
 

@@ -59,5 +59,5 @@ async fn assert_nothing_more_comes<V: Clone + PartialEq>(queue: &TimedQueue<u32,
 }
 
 fn retry(not_before: Instant) -> Outcome<&'static str> {
-    Outcome::Retry { not_before, value: "again" }
+    Outcome::Retry { not_before, value: "again", failures: 1 }
 }

@@ -15,7 +15,7 @@ use crate::drain::{
     AtDeadline, Change, Cordon, DrainPhase, PodPlan, Policy, Record, Remaining, Report,
     Undrainable, brief, budget_blocker, sequence,
 };
-use crate::evict::{Order, OrderState, Ordered};
+use crate::evict::{BacklogEntry, CauseKind, DrainEviction};
 use crate::model::{Budget, DrainPod, Node, NodeName, PodRef, Uid, later, second_from, second_of};
 
 /// Who remains on a node is said this often at the most.
@@ -95,13 +95,13 @@ impl DrainReconciler {
         let mut pod_plan = self.sorted(pods, policy, &[]).await;
         pod_plan.leave_later(started);
         let now = self.shared.clock.now();
-        let mut ordered = self.shared.orders.on(&node.name);
-        ordered.retain(|ordered| {
+        let mut evictions = self.shared.backlog.on(&node.name, CauseKind::Drain);
+        evictions.retain(|eviction| {
             // Somebody may have protected it since.
-            let uid = ordered.pod.uid;
+            let uid = eviction.pod.uid;
             let goes = pod_plan.still_to_go().iter().any(|pod| pod.reference.uid == uid);
             if !goes {
-                self.shared.cancel_order(&node.name, uid);
+                self.shared.cancel_for_drain(&node.name, uid);
             }
             goes
         });
@@ -117,9 +117,8 @@ impl DrainReconciler {
         }
         let present: Vec<_> = pod_plan.go.iter().chain(&pod_plan.going).collect();
         let sequence = sequence(&present, &policy.groups, started, deadline, now);
-        let order = |grace: Option<i64>| {
-            Arc::new(Order {
-                node: node.name.clone(),
+        let within = |grace: Option<i64>| {
+            Arc::new(DrainEviction {
                 policy: Arc::clone(&policy.name),
                 session: Arc::clone(&record.session),
                 grace,
@@ -137,32 +136,29 @@ impl DrainReconciler {
             .into_iter()
             .filter(is_known)
             .partition(|pod| graces.get(&pod.uid).copied().flatten().is_some());
-        self.shared.order_evictions(&whole, &order(None));
+        self.shared.evict_for_drain(&whole, &within(None));
         if let Some(most) = policy.max_grace
             && !cut.is_empty()
         {
             let seconds = i64::try_from(most.as_secs()).unwrap_or(i64::MAX);
             self.drains.reporter.grace_cut(node, cut.len(), most);
-            self.shared.order_evictions(&cut, &order(Some(seconds)));
+            self.shared.evict_for_drain(&cut, &within(Some(seconds)));
         }
-        let remaining = self.remaining(&pod_plan, &ordered).await;
+        let remaining = self.remaining(&pod_plan, &evictions).await;
         self.say_who_remains(stored, record, &remaining).await
     }
 
-    /// Which pods are still on a node, and why, for people. An order that its budget does not hold any
-    /// more is tried again at once: a budget's change reaches a drain within two looks at its node.
-    async fn remaining(&self, pod_plan: &PodPlan, ordered: &[Ordered]) -> Remaining {
-        let refusals = |ordered: &Ordered| Some((ordered.pod.uid, ordered.refusal()?.to_owned()));
-        let refusals: AHashMap<Uid, String> = ordered.iter().filter_map(refusals).collect();
-        let is_held = |ordered: &&Ordered| {
-            matches!(ordered.state, OrderState::Blocked | OrderState::SeveralBudgets)
-        };
+    /// Which pods are still on a node, and why, for people. An eviction that no budget holds any more
+    /// is tried again at once: a budget's change reaches a drain within two looks at its node.
+    async fn remaining(&self, pod_plan: &PodPlan, evictions: &[BacklogEntry]) -> Remaining {
+        let refusal = |entry: &BacklogEntry| Some((entry.pod.uid, entry.refusal()?.to_owned()));
+        let refusals: AHashMap<Uid, String> = evictions.iter().filter_map(refusal).collect();
         let mut budgets: Arc<[Budget]> = Arc::default();
-        if ordered.iter().any(|ordered| is_held(&ordered)) {
+        if evictions.iter().any(BacklogEntry::is_held_by_budgets) {
             match self.budgets(BUDGETS_FRESH).await {
                 Ok(known) => {
                     budgets = known;
-                    self.retry_released(pod_plan, ordered.iter().filter(is_held), &budgets);
+                    self.retry_released(pod_plan, evictions, &budgets);
                 }
                 // The API server asks them at the next try in any case.
                 Err(error) => debug!(%error, "cannot list the disruption budgets"),
@@ -171,19 +167,14 @@ impl DrainReconciler {
         Remaining::of(pod_plan, &refusals, &budgets)
     }
 
-    fn retry_released<'a>(
-        &self,
-        pod_plan: &PodPlan,
-        held: impl Iterator<Item = &'a Ordered>,
-        budgets: &[Budget],
-    ) {
+    fn retry_released(&self, pod_plan: &PodPlan, evictions: &[BacklogEntry], budgets: &[Budget]) {
         let now = self.shared.clock.now();
-        for ordered in held.filter(|ordered| ordered.waits_for_budget(now)) {
-            let uid = ordered.pod.uid;
+        for waiting in evictions.iter().filter(|entry| entry.waits_for_budget(now)) {
+            let uid = waiting.pod.uid;
             let pod = pod_plan.go.iter().find(|pod| pod.reference.uid == uid);
             if pod.is_some_and(|pod| budget_blocker(pod, budgets).is_none()) {
-                debug!(pod = %ordered.pod, "no disruption budget blocks the pod any more");
-                self.shared.retry_order(ordered);
+                debug!(pod = %waiting.pod, "no disruption budget blocks the pod any more");
+                self.shared.retry_at_once(waiting);
             }
         }
     }
@@ -277,7 +268,8 @@ impl DrainReconciler {
             self.drains.node_budget.lock().begun_again(&record);
             return Ok(result);
         }
-        let remaining = self.remaining(&pod_plan, &self.shared.orders.on(&node.name)).await;
+        let remaining =
+            self.remaining(&pod_plan, &self.shared.backlog.on(&node.name, CauseKind::Drain)).await;
         let left = brief(&left(&pod_plan, &remaining));
         if policy.at_deadline == AtDeadline::DeleteRest && !record.forced {
             warn!(node = %node.name, %left, "the drain's deadline has passed; deleting the remaining pods");
@@ -292,7 +284,7 @@ impl DrainReconciler {
             };
             return self.write(stored, Change::note(record)).await;
         }
-        self.shared.cancel_orders(&node.name);
+        self.shared.cancel_all_for_drain(&node.name);
         let lifts = policy.at_deadline == AtDeadline::Uncordon && record.cordon == Cordon::Ours;
         let failures = record.failures.saturating_add(1);
         let retry = Backoff { first: policy.retry.first, most: policy.retry.most };

@@ -14,7 +14,7 @@ async fn all_countdowns_are_moved_when_the_clock_was_set() {
     queue.arm(4, Instant::now(), 0);
     let refused = take(&queue).unwrap();
     let not_before = after(60);
-    queue.complete(&4, refused.token, Outcome::Retry { not_before, value: 50 });
+    queue.complete(&4, refused.token, Outcome::Retry { not_before, value: 50, failures: 1 });
     assert!(take(&queue).is_none());
 
     assert_eq!(queue.rearm_all(by_clock(0)), 0, "nothing moves by itself");

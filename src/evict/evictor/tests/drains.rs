@@ -4,9 +4,9 @@ use jiff::Timestamp;
 use parking_lot::Mutex;
 use prometheus::{Registry, TextEncoder};
 
-use super::*;
+use super::super::*;
+use crate::evict::DrainEviction;
 use crate::model::build::{at, node, noon, pod};
-use crate::model::{NodeName, Uid};
 
 /// What the view and the API server say, what was asked of the latter, and what people were told.
 struct World {
@@ -16,7 +16,7 @@ struct World {
     stored: Option<Pod>,
     wanted: bool,
     /// Answers to the next evictions, before they succeed.
-    refusals: VecDeque<Refused>,
+    refusals: VecDeque<Failure>,
     /// The node cannot be read.
     node_fails: bool,
     budgets: Result<Vec<Arc<str>>, Failure>,
@@ -36,19 +36,24 @@ impl Fake {
         self.0.lock().told.push(text.into());
     }
 
-    fn answer(&self) -> Result<(), Refused> {
+    fn answer(&self) -> Result<(), Failure> {
         self.0.lock().refusals.pop_front().map_or(Ok(()), Err)
     }
 }
 
-impl DrainJudge for Fake {
-    fn known(&self, _: &PodRef) -> Option<Arc<Pod>> {
-        self.0.lock().known.clone().map(Arc::new)
+impl Recheck for Fake {
+    fn by_view(&self, eviction: &Eviction) -> Result<(Arc<Pod>, Cause), Spared> {
+        match self.0.lock().known.clone() {
+            None => Err(Spared::Unwanted(None)),
+            Some(pod) if pod.class == PodClass::Terminating => Err(Spared::Going),
+            Some(pod) => Ok((Arc::new(pod), eviction.cause.clone())),
+        }
     }
 
-    fn still_wanted(&self, _: &PodRef, order: &Order, node: Option<&Node>) -> bool {
-        assert_eq!(node.map(|node| &node.name), Some(&order.node), "asked by the node as read");
-        self.0.lock().wanted
+    fn by_server(&self, eviction: &Eviction, _: &Pod, node: Option<&Node>) -> Result<(), Spared> {
+        let name = node.map(|node| &node.name);
+        assert_eq!(name, Some(&eviction.pod.node), "asked by the node as read");
+        if self.0.lock().wanted { Ok(()) } else { Err(Spared::Unwanted(None)) }
     }
 }
 
@@ -73,20 +78,15 @@ impl Requests for Fake {
         }
         Ok(Some(node(name.as_str())))
     }
-}
 
-impl DrainRequests for Fake {
-    async fn evict(&self, _: &PodRef, grace: Option<i64>) -> Result<(), Refused> {
+    async fn evict(&self, _: &PodRef, grace: Option<i64>) -> Result<(), Failure> {
         self.request(grace.map_or("evict".to_owned(), |grace| format!("evict within {grace}")));
         self.answer()
     }
 
     async fn delete_within(&self, _: &PodRef, grace: Option<i64>) -> Result<(), Failure> {
         self.request(grace.map_or("delete".to_owned(), |grace| format!("delete within {grace}")));
-        self.answer().map_err(|refused| match refused {
-            Refused::Other(failure) => failure,
-            other => panic!("{other:?}"),
-        })
+        self.answer()
     }
 
     async fn budgets_over(&self, _: &PodRef) -> Result<Vec<Arc<str>>, Failure> {
@@ -95,35 +95,38 @@ impl DrainRequests for Fake {
     }
 }
 
-impl DrainNotices for Fake {
-    fn evicting(&self, pod: &PodRef, _: &Order) {
+impl Notices for Fake {
+    fn evicting(&self, pod: &PodRef, _: &Cause) {
         self.tell(format!("evicting {pod}"));
     }
 
-    fn blocked(&self, _: &PodRef, _: &Order, message: &str) {
+    fn unmarked(&self, _: &PodRef, _: &Cause, _: FailureKind, _: &str) {
+        panic!("the Eviction API marks the pod itself")
+    }
+
+    fn failing(&self, _: &PodRef, _: &Cause, kind: FailureKind, _: &str) {
+        self.tell(format!("failing: {}", kind.label()));
+    }
+
+    fn blocked(&self, _: &PodRef, message: &str) {
         self.tell(format!("blocked: {message}"));
     }
 
-    fn several_budgets(&self, _: &PodRef, _: &Order, budgets: &[Arc<str>]) {
+    fn several_budgets(&self, _: &PodRef, budgets: &[Arc<str>]) {
         self.tell(format!("several: {}", budgets.join(" ")));
-    }
-
-    fn failing(&self, _: &PodRef, _: &Order, kind: FailureKind, _: &str) {
-        self.tell(format!("failing: {}", kind.label()));
     }
 }
 
 struct Bench {
     world: Arc<Mutex<World>>,
-    drainer: Drainer<Fake, Fake, Fake>,
-    orders: Arc<Orders>,
-    pace: Arc<Pace>,
+    evictor: Evictor<Fake, Fake, Fake>,
+    backlog: Arc<Backlog>,
+    window: Arc<Window>,
     registry: Registry,
 }
 
-fn order() -> Order {
-    Order {
-        node: "n1".into(),
+fn drain() -> DrainEviction {
+    DrainEviction {
         policy: "p".into(),
         session: "s".into(),
         grace: None,
@@ -143,34 +146,43 @@ fn bench() -> Bench {
         requests: Vec::new(),
         told: Vec::new(),
     }));
-    let (orders, pace, registry) =
-        (Arc::<Orders>::default(), Arc::<Pace>::default(), Registry::new());
-    let metrics = OrderMetrics::register(&registry, Arc::clone(&orders)).unwrap();
+    let (backlog, window) = (Arc::<Backlog>::default(), Arc::<Window>::default());
+    let registry = Registry::new();
+    let metrics = Metrics::register(&registry, &backlog).unwrap();
     let fake = || Fake(Arc::clone(&world));
     let clock = Clock::starting_at(noon());
-    let (o, p) = (Arc::clone(&orders), Arc::clone(&pace));
-    let drainer = Drainer::new(fake(), fake(), fake(), o, metrics, clock, p);
-    Bench { world, drainer, orders, pace, registry }
+    let (b, w) = (Arc::clone(&backlog), Arc::clone(&window));
+    let evictor = Evictor::new(fake(), fake(), fake(), b, metrics, clock, w);
+    Bench { world, evictor, backlog, window, registry }
+}
+
+fn eviction(pod: &str, drain: DrainEviction) -> Eviction {
+    let cause = Cause::Drain(Arc::new(drain));
+    Eviction { pod: crate::model::build::pod(pod).reference(), cause, due: Instant::now() }
 }
 
 impl Bench {
-    /// Carries out an order, at once.
-    async fn run(&self, order: Order) -> Outcome {
-        let (pod, order) = (pod("a").reference(), Arc::new(order));
-        self.orders.enter(&pod, &order);
-        self.drainer.carry_out(&OrderedJob { pod, order, due: Instant::now() }).await
+    /// Carries out an eviction that the drain asks for, at once.
+    async fn run(&self, drain: DrainEviction) -> Outcome {
+        let eviction = eviction("a", drain);
+        self.backlog.enter(&eviction.pod, &eviction.cause, eviction.due);
+        self.evictor.carry_out(&eviction).await
     }
 
-    async fn refused(&self, refusal: Refused) -> Duration {
+    fn entry(&self) -> BacklogEntry {
+        self.backlog.get(&pod("a").reference(), CauseKind::Drain).unwrap()
+    }
+
+    async fn refused(&self, refusal: Failure) -> Duration {
         self.world.lock().refusals.push_back(refusal);
-        match self.run(order()).await {
+        match self.run(drain()).await {
             Outcome::Again(pause) => pause,
             Outcome::Reconsider => panic!("it was given up"),
         }
     }
 
-    fn state(&self) -> OrderState {
-        self.orders.get(pod("a").uid).unwrap().state
+    fn state(&self) -> State {
+        self.entry().state
     }
 
     fn requests(&self) -> Vec<String> {
@@ -200,8 +212,8 @@ fn retry(kind: FailureKind, after: Option<Duration>) -> Failure {
     Failure::Retry { kind, message: "no".to_owned(), after }
 }
 
-fn blocked_by(budget: &str, after: Option<u64>) -> Refused {
-    Refused::Blocked {
+fn blocked_by(budget: &str, after: Option<u64>) -> Failure {
+    Failure::Blocked {
         budget: Some(budget.to_owned()),
         message: format!("{budget} has nothing left"),
         after: after.map(Duration::from_secs),
@@ -211,15 +223,15 @@ fn blocked_by(budget: &str, after: Option<u64>) -> Refused {
 #[tokio::test(start_paused = true)]
 async fn a_pod_is_evicted_after_a_look_at_its_node_and_then_awaited() {
     let bench = bench();
-    assert_eq!(bench.run(order()).await, Outcome::Again(UNTIL_SEEN));
+    assert_eq!(bench.run(drain()).await, Outcome::Again(UNTIL_SEEN));
     assert_eq!(bench.requests(), ["node", "evict"]);
     assert_eq!(bench.told(), ["evicting default/a"]);
-    assert_eq!(bench.state(), OrderState::Sent);
+    assert_eq!(bench.state(), State::Sent);
     assert_eq!(bench.counted("evicted"), 1);
 
     bench.world.lock().known = Some(going());
     tokio::time::advance(Duration::from_secs(3600)).await;
-    assert_eq!(bench.run(order()).await, Outcome::Again(UNTIL_SEEN));
+    assert_eq!(bench.run(drain()).await, Outcome::Again(UNTIL_SEEN));
     assert!(bench.requests().is_empty(), "a long grace is nothing to ask about");
     assert!(bench.told().is_empty());
 }
@@ -227,11 +239,11 @@ async fn a_pod_is_evicted_after_a_look_at_its_node_and_then_awaited() {
 #[tokio::test(start_paused = true)]
 async fn the_grace_of_the_order_is_sent_and_the_last_resort_deletes() {
     let bench = bench();
-    bench.run(Order { grace: Some(7), ..order() }).await;
+    bench.run(DrainEviction { grace: Some(7), ..drain() }).await;
     assert_eq!(bench.requests(), ["node", "evict within 7"]);
 
     let bench = self::bench();
-    bench.run(Order { delete: true, grace: Some(7), ..order() }).await;
+    bench.run(DrainEviction { delete: true, grace: Some(7), ..drain() }).await;
     assert_eq!(bench.requests(), ["node", "delete within 7"]);
     assert_eq!((bench.counted("deleted"), bench.counted("evicted")), (1, 0));
 }
@@ -240,14 +252,14 @@ async fn the_grace_of_the_order_is_sent_and_the_last_resort_deletes() {
 async fn what_the_drain_does_not_want_any_more_is_left_alone() {
     let bench = bench();
     bench.world.lock().wanted = false;
-    assert_eq!(bench.run(order()).await, Outcome::Reconsider);
+    assert_eq!(bench.run(drain()).await, Outcome::Reconsider);
     assert_eq!(bench.requests(), ["node"]);
     assert!(bench.told().is_empty());
     assert_eq!(bench.counted("withdrawn"), 1);
 
     let bench = self::bench();
     bench.world.lock().known = None;
-    assert_eq!(bench.run(order()).await, Outcome::Reconsider, "it is gone");
+    assert_eq!(bench.run(drain()).await, Outcome::Reconsider, "it is gone");
     assert!(bench.requests().is_empty());
 }
 
@@ -255,9 +267,9 @@ async fn what_the_drain_does_not_want_any_more_is_left_alone() {
 async fn a_node_that_cannot_be_read_holds_the_eviction_back() {
     let bench = bench();
     bench.world.lock().node_fails = true;
-    let outcome = bench.run(order()).await;
+    let outcome = bench.run(drain()).await;
     assert!(matches!(outcome, Outcome::Again(_)));
-    assert_eq!(bench.state(), OrderState::Failing(FailureKind::Connection));
+    assert_eq!(bench.state(), State::Failing(FailureKind::Connection));
     assert_eq!(bench.requests(), ["node"]);
 }
 
@@ -265,25 +277,25 @@ async fn a_node_that_cannot_be_read_holds_the_eviction_back() {
 async fn a_pod_that_is_going_already_is_never_evicted() {
     let bench = bench();
     bench.world.lock().known = Some(going());
-    assert_eq!(bench.run(order()).await, Outcome::Again(UNTIL_SEEN));
+    assert_eq!(bench.run(drain()).await, Outcome::Again(UNTIL_SEEN));
     assert!(bench.requests().is_empty() && bench.told().is_empty());
-    assert_eq!(bench.state(), OrderState::Sent);
+    assert_eq!(bench.state(), State::Sent);
 }
 
 #[tokio::test(start_paused = true)]
 async fn after_an_eviction_that_is_not_seen_it_looks_before_it_evicts_again() {
     let bench = bench();
-    bench.run(order()).await;
+    bench.run(drain()).await;
     bench.requests();
     bench.world.lock().stored = Some(going());
-    bench.run(order()).await;
+    bench.run(drain()).await;
     assert_eq!(bench.requests(), ["pod"], "it is going, and the watch is late");
     bench.world.lock().stored = None;
-    bench.run(order()).await;
+    bench.run(drain()).await;
     assert_eq!(bench.requests(), ["pod"], "it is gone, and the watch is late");
     bench.world.lock().stored = Some(pod("a"));
     tokio::time::advance(Duration::from_secs(2)).await;
-    bench.run(order()).await;
+    bench.run(drain()).await;
     assert_eq!(bench.requests(), ["pod", "node", "evict"], "somebody undid it");
     assert_eq!(bench.told(), ["evicting default/a"], "told once");
 }
@@ -291,42 +303,42 @@ async fn after_an_eviction_that_is_not_seen_it_looks_before_it_evicts_again() {
 #[tokio::test(start_paused = true)]
 async fn gone_or_another_pod_is_no_failure() {
     let bench = bench();
-    assert_eq!(bench.refused(Refused::Other(Failure::Gone)).await, UNTIL_SEEN);
-    assert_eq!((bench.state(), bench.counted("already_gone")), (OrderState::Sent, 1));
+    assert_eq!(bench.refused(Failure::Gone).await, UNTIL_SEEN);
+    assert_eq!((bench.state(), bench.counted("already_gone")), (State::Sent, 1));
 
     let doubtful = || {
         let message = "UID".to_owned();
-        Refused::Other(Failure::Doubtful { kind: FailureKind::Conflict, message })
+        Failure::Doubtful { kind: FailureKind::Conflict, message }
     };
     let bench = self::bench();
     bench.world.lock().stored = None;
     bench.refused(doubtful()).await;
     assert_eq!(bench.requests(), ["node", "evict", "pod"]);
-    assert_eq!(bench.state(), OrderState::Sent);
+    assert_eq!(bench.state(), State::Sent);
 
     let bench = self::bench();
     bench.refused(doubtful()).await;
-    assert_eq!(bench.state(), OrderState::Failing(FailureKind::Conflict), "it is the same pod");
+    assert_eq!(bench.state(), State::Failing(FailureKind::Conflict), "it is the same pod");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_budget_is_told_of_once_and_waited_for_with_growing_pauses() {
     let bench = bench();
-    let window = bench.pace.window();
+    let window = bench.window.window();
     let mut pauses = Vec::new();
     for _ in 0..5 {
         pauses.push(bench.refused(blocked_by("x", None)).await);
     }
-    assert_eq!(bench.state(), OrderState::Blocked);
+    assert_eq!(bench.state(), State::Blocked);
     assert_eq!(bench.told(), ["evicting default/a", "blocked: x has nothing left"]);
     assert_eq!(bench.counted("blocked"), 5);
     assert!(pauses[0] >= Duration::from_secs(5) && pauses[0] <= Duration::from_secs(10));
     assert!(pauses[4] >= Duration::from_secs(30) && pauses[4] <= Duration::from_secs(60));
-    assert_eq!(bench.pace.window(), window, "a budget is no overload");
-    let ordered = bench.orders.get(pod("a").uid).unwrap();
-    assert_eq!((ordered.refusals, ordered.failures), (5, 0));
-    assert_eq!(ordered.last_error.as_deref(), Some("x has nothing left"));
-    assert!(ordered.next_try.is_some());
+    assert_eq!(bench.window.window(), window, "a budget is no overload");
+    let retry = bench.entry().retry;
+    assert_eq!((retry.refusals, retry.failures), (5, 0));
+    assert_eq!(retry.last_error.as_deref(), Some("x has nothing left"));
+    assert!(retry.next.is_some());
 
     bench.refused(blocked_by("y", None)).await;
     assert_eq!(bench.told(), ["blocked: y has nothing left"], "another budget is news");
@@ -344,57 +356,57 @@ async fn the_servers_hint_is_honoured_within_bounds() {
 #[tokio::test(start_paused = true)]
 async fn two_budgets_are_named_once_and_tried_again_rarely() {
     let bench = bench();
-    assert_eq!(bench.refused(Refused::SeveralBudgets).await, SEVERAL_BUDGETS);
+    assert_eq!(bench.refused(Failure::SeveralBudgets).await, UNTIL_ONE_BUDGET);
     assert_eq!(bench.told(), ["evicting default/a", "several: x y"]);
-    assert_eq!(bench.state(), OrderState::SeveralBudgets);
+    assert_eq!(bench.state(), State::SeveralBudgets);
     bench.requests();
-    assert_eq!(bench.refused(Refused::SeveralBudgets).await, SEVERAL_BUDGETS);
+    assert_eq!(bench.refused(Failure::SeveralBudgets).await, UNTIL_ONE_BUDGET);
     assert!(!bench.requests().contains(&"budgets".to_owned()), "their names are known");
     assert!(bench.told().is_empty());
 
     let bench = self::bench();
     bench.world.lock().budgets = Err(retry(FailureKind::Forbidden, None));
-    bench.refused(Refused::SeveralBudgets).await;
+    bench.refused(Failure::SeveralBudgets).await;
     assert_eq!(bench.told(), ["evicting default/a", "several: "], "said all the same");
 }
 
 #[tokio::test(start_paused = true)]
 async fn overload_makes_the_window_smaller_and_every_failure_is_tried_again() {
     let bench = bench();
-    let window = bench.pace.window();
+    let window = bench.window.window();
     let after = Some(Duration::from_secs(3));
-    let pause = bench.refused(Refused::Other(retry(FailureKind::Throttled, after))).await;
+    let pause = bench.refused(retry(FailureKind::Throttled, after)).await;
     assert!(pause >= Duration::from_secs(3));
-    assert!(bench.pace.window() < window);
-    assert_eq!(bench.state(), OrderState::Failing(FailureKind::Throttled));
+    assert!(bench.window.window() < window);
+    assert_eq!(bench.state(), State::Failing(FailureKind::Throttled));
     for kind in FailureKind::ALL {
-        bench.refused(Refused::Other(retry(kind, None))).await;
-        assert_eq!(bench.state(), OrderState::Failing(kind));
+        bench.refused(retry(kind, None)).await;
+        assert_eq!(bench.state(), State::Failing(kind));
     }
     let told = bench.told();
     assert_eq!(told.len(), 1 + FailureKind::ALL.len(), "each kind once: {told:?}");
-    let pause = bench.refused(Refused::Other(retry(FailureKind::Server, None))).await;
+    let pause = bench.refused(retry(FailureKind::Server, None)).await;
     assert!(pause <= BACKOFF.most);
-    bench.run(order()).await;
-    assert_eq!(bench.state(), OrderState::Sent);
+    bench.run(drain()).await;
+    assert_eq!(bench.state(), State::Sent);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_webhook_that_refuses_is_asked_again_with_growing_pauses_and_is_no_overload() {
     let bench = bench();
-    let window = bench.pace.window();
+    let window = bench.window.window();
     let mut pauses = Vec::new();
     for _ in 0..8 {
-        let refusal = Refused::Other(retry(FailureKind::Webhook, None));
+        let refusal = retry(FailureKind::Webhook, None);
         pauses.push(bench.refused(refusal).await);
     }
     assert!(pauses[0] >= Duration::from_secs(2) && pauses[0] <= Duration::from_secs(4));
     assert!(pauses[2] > pauses[0] && pauses[7] >= Duration::from_secs(30), "{pauses:?}");
     assert!(pauses.iter().all(|pause| *pause <= WEBHOOK.most), "{pauses:?}");
     let after = Some(Duration::from_secs(59));
-    let pause = bench.refused(Refused::Other(retry(FailureKind::Webhook, after))).await;
+    let pause = bench.refused(retry(FailureKind::Webhook, after)).await;
     assert!(pause >= Duration::from_secs(59), "{pause:?}");
-    assert_eq!(bench.pace.window(), window, "the server is well");
+    assert_eq!(bench.window.window(), window, "the server is well");
     assert_eq!(bench.told(), ["evicting default/a", "failing: webhook"]);
     let failed = |cause: &str| {
         bench.scraped(&format!("ostrakon_drain_eviction_failures_total{{cause=\"{cause}\"}}"))
@@ -405,43 +417,24 @@ async fn a_webhook_that_refuses_is_asked_again_with_growing_pauses_and_is_no_ove
 #[tokio::test(start_paused = true)]
 async fn pods_of_a_node_share_one_look_at_it() {
     let bench = bench();
-    bench.run(order()).await;
-    let other = Arc::new(order());
-    let job = OrderedJob { pod: pod("b").reference(), order: other, due: Instant::now() };
-    bench.drainer.carry_out(&job).await;
+    bench.run(drain()).await;
+    bench.evictor.carry_out(&eviction("b", drain())).await;
     assert_eq!(bench.requests(), ["node", "evict", "evict"]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_job_whose_order_was_dropped_does_not_come_back_into_the_record() {
+async fn an_eviction_that_was_cancelled_does_not_come_back_into_the_backlog() {
     let bench = bench();
-    let job =
-        OrderedJob { pod: pod("a").reference(), order: Arc::new(order()), due: Instant::now() };
-    bench.drainer.carry_out(&job).await;
-    assert!(bench.orders.is_empty());
-}
-
-#[test]
-fn orders_are_listed_by_node_and_counted_by_state() {
-    let orders = Orders::default();
-    let order = Arc::new(order());
-    orders.enter(&pod("a").reference(), &order);
-    orders.enter(&pod("b").on("n2").reference(), &order);
-    orders.update(pod("a").uid, |ordered| ordered.state = OrderState::Blocked);
-    let delete = Arc::new(Order { delete: true, ..(*order).clone() });
-    orders.enter(&pod("a").reference(), &delete);
-    let here = orders.on(&"n1".into());
-    assert_eq!((here.len(), &*here[0].pod.name, here[0].order.delete), (1, "a", true));
-    assert_eq!(orders.counts()["blocked"], 1);
-    assert_eq!(orders.counts()["due"], 1);
-    assert!(orders.leave(pod("a").uid) && !orders.leave(Uid(9)));
-    assert_eq!(orders.len(), 1);
+    bench.evictor.carry_out(&eviction("a", drain())).await;
+    assert!(bench.backlog.is_empty());
 }
 
 #[tokio::test]
 async fn the_backlog_of_drains_is_counted_when_it_is_asked_for() {
     let bench = bench();
-    bench.orders.enter(&pod("a").reference(), &Arc::new(order()));
+    let Eviction { pod, cause, due } = eviction("a", drain());
+    bench.backlog.enter(&pod, &cause, due);
     assert_eq!(bench.scraped("ostrakon_drain_backlog_pods{state=\"due\"}"), 1);
     assert_eq!(bench.scraped("ostrakon_drain_backlog_pods{state=\"blocked\"}"), 0);
+    assert_eq!(bench.scraped("ostrakon_backlog_pods{state=\"due\"}"), 0, "no taint wants it gone");
 }

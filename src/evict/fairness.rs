@@ -1,9 +1,9 @@
-//! Whose turn it is: evictions that are due, handed out fairly.
+//! Whose turn it is: a queue of evictions that hands them out fairly.
 //!
 //! Nodes take turns, so that a node with many pods does not hold up the others. A turn is a few pods
-//! long, as they share what is read of their node. First tries come before retries, so that pods whose deletion hangs at some webhook do not hold up those whose
-//! deletion would succeed; but every fourth turn is a retry's, so that they are not held up for
-//! ever either.
+//! long, as they share what is read of their node. First tries come before retries, so that pods
+//! whose deletion hangs at some webhook do not hold up those whose deletion would succeed; but every
+//! fourth turn is a retry's, so that they are not held up for ever either.
 
 use std::collections::VecDeque;
 
@@ -20,7 +20,7 @@ const NODE_TURN: u32 = 4;
 
 /// What waits for its turn. Bounded by the number of pods: one entry each.
 #[derive(Debug)]
-pub struct Turns<T> {
+pub(super) struct FairQueue<T> {
     first_tries: Round<T>,
     retries: Round<T>,
     turn: u32,
@@ -42,27 +42,37 @@ impl<T> Default for Round<T> {
     }
 }
 
-impl<T> Default for Turns<T> {
+impl<T> Default for FairQueue<T> {
     fn default() -> Self {
         Self { first_tries: Round::default(), retries: Round::default(), turn: 0 }
     }
 }
 
-impl<T> Turns<T> {
+impl<T> FairQueue<T> {
     /// Queues `item` of `node`.
-    pub fn push(&mut self, node: &NodeName, is_retry: bool, item: T) {
+    pub(super) fn push(&mut self, node: &NodeName, is_retry: bool, item: T) {
         let round = if is_retry { &mut self.retries } else { &mut self.first_tries };
         round.push(node, item);
     }
 
     /// Takes the item whose turn it is.
-    pub fn pop(&mut self) -> Option<T> {
+    pub(super) fn pop(&mut self) -> Option<T> {
         self.turn = (self.turn + 1) % RETRY_TURN;
         if self.turn == 0 {
             self.retries.pop().or_else(|| self.first_tries.pop())
         } else {
             self.first_tries.pop().or_else(|| self.retries.pop())
         }
+    }
+
+    /// Takes an item of `node` out before its turn.
+    pub(super) fn remove(&mut self, node: &NodeName, is_it: impl Fn(&T) -> bool) -> Option<T> {
+        let first = self.first_tries.remove(node, &is_it);
+        first.or_else(|| self.retries.remove(node, &is_it))
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.first_tries.nodes.is_empty() && self.retries.nodes.is_empty()
     }
 }
 
@@ -91,66 +101,95 @@ impl<T> Round<T> {
         }
         item
     }
+
+    fn remove(&mut self, node: &NodeName, is_it: impl Fn(&T) -> bool) -> Option<T> {
+        let queue = self.waiting.get_mut(node)?;
+        let item = queue.iter().position(is_it).and_then(|index| queue.remove(index));
+        if queue.is_empty() {
+            self.waiting.remove(node);
+            if self.nodes.front() == Some(node) {
+                self.given = 0;
+            }
+            self.nodes.retain(|other| other != node);
+        }
+        item
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn all(turns: &mut Turns<&'static str>) -> Vec<&'static str> {
-        std::iter::from_fn(|| turns.pop()).collect()
+    fn all(queue: &mut FairQueue<&'static str>) -> Vec<&'static str> {
+        std::iter::from_fn(|| queue.pop()).collect()
     }
 
     #[test]
     fn nodes_take_turns_and_each_keeps_its_order() {
-        let mut turns = Turns::default();
+        let mut queue = FairQueue::default();
         let (a, b) = (NodeName::from("a"), NodeName::from("b"));
         for item in ["a1", "a2", "a3", "a4", "a5", "a6", "a7", "a8", "a9"] {
-            turns.push(&a, false, item);
+            queue.push(&a, false, item);
         }
         for item in ["b1", "b2", "b3", "b4", "b5"] {
-            turns.push(&b, false, item);
+            queue.push(&b, false, item);
         }
         let (first, second) = (["a1", "a2", "a3", "a4"], ["b1", "b2", "b3", "b4"]);
         let rest = ["a5", "a6", "a7", "a8", "b5", "a9"];
-        assert_eq!(all(&mut turns), [&first[..], &second, &rest].concat());
-        assert_eq!(turns.pop(), None);
+        assert_eq!(all(&mut queue), [&first[..], &second, &rest].concat());
+        assert_eq!(queue.pop(), None);
     }
 
     #[test]
     fn a_turn_that_ends_early_is_not_added_to_the_next_ones() {
-        let mut turns = Turns::default();
+        let mut queue = FairQueue::default();
         let (a, b) = (NodeName::from("a"), NodeName::from("b"));
-        turns.push(&a, false, "a1");
+        queue.push(&a, false, "a1");
         for item in ["b1", "b2", "b3", "b4", "b5"] {
-            turns.push(&b, false, item);
+            queue.push(&b, false, item);
         }
-        assert_eq!(turns.pop(), Some("a1"));
-        turns.push(&a, false, "a2");
-        assert_eq!(all(&mut turns), ["b1", "b2", "b3", "b4", "a2", "b5"]);
+        assert_eq!(queue.pop(), Some("a1"));
+        queue.push(&a, false, "a2");
+        assert_eq!(all(&mut queue), ["b1", "b2", "b3", "b4", "a2", "b5"]);
     }
 
     #[test]
     fn first_tries_come_first_and_every_fourth_turn_is_a_retrys() {
-        let mut turns = Turns::default();
+        let mut queue = FairQueue::default();
         let node = NodeName::from("a");
         for item in ["r1", "r2", "r3"] {
-            turns.push(&node, true, item);
+            queue.push(&node, true, item);
         }
         for item in ["f1", "f2", "f3", "f4"] {
-            turns.push(&node, false, item);
+            queue.push(&node, false, item);
         }
-        assert_eq!(all(&mut turns), ["f1", "f2", "f3", "r1", "f4", "r2", "r3"]);
+        assert_eq!(all(&mut queue), ["f1", "f2", "f3", "r1", "f4", "r2", "r3"]);
     }
 
     #[test]
     fn a_node_that_comes_back_queues_behind_the_others() {
-        let mut turns = Turns::default();
+        let mut queue = FairQueue::default();
         let (a, b) = (NodeName::from("a"), NodeName::from("b"));
-        turns.push(&a, false, "a1");
-        assert_eq!(turns.pop(), Some("a1"));
-        turns.push(&b, false, "b1");
-        turns.push(&a, false, "a2");
-        assert_eq!(all(&mut turns), ["b1", "a2"]);
+        queue.push(&a, false, "a1");
+        assert_eq!(queue.pop(), Some("a1"));
+        queue.push(&b, false, "b1");
+        queue.push(&a, false, "a2");
+        assert_eq!(all(&mut queue), ["b1", "a2"]);
+    }
+
+    #[test]
+    fn what_is_taken_out_of_turn_leaves_the_others_theirs() {
+        let mut queue = FairQueue::default();
+        let (a, b) = (NodeName::from("a"), NodeName::from("b"));
+        queue.push(&a, false, "a1");
+        queue.push(&a, true, "a2");
+        queue.push(&b, false, "b1");
+        queue.push(&b, false, "b2");
+        assert_eq!(queue.remove(&a, |item| *item == "b1"), None, "it is another node's");
+        assert_eq!(queue.remove(&a, |item| *item == "a1"), Some("a1"));
+        assert_eq!(queue.remove(&b, |item| *item == "b1"), Some("b1"));
+        assert!(!queue.is_empty());
+        assert_eq!(all(&mut queue), ["b2", "a2"]);
+        assert!(queue.is_empty());
     }
 }

@@ -30,14 +30,14 @@ const SLOW: Duration = Duration::from_secs(2);
 
 /// An eviction without an outcome for so long waits for somebody else, for example for a webhook that
 /// does not answer. It costs the server little, and must not hold up those that it would answer.
-pub const HANGS: Duration = Duration::from_secs(2);
+pub(super) const HANGS: Duration = Duration::from_secs(2);
 /// So many of them hold no place. A bound on connections, and on what a server is asked for that is slow
 /// with everything.
 const MOST_HANGING: usize = 64;
 
 /// The window of evictions in flight.
 #[derive(Debug)]
-pub struct Pace {
+pub struct Window {
     state: Mutex<State>,
 }
 
@@ -50,13 +50,13 @@ struct State {
     cut: Option<Instant>,
 }
 
-impl Default for Pace {
+impl Default for Window {
     fn default() -> Self {
         Self { state: Mutex::new(State { window: FIRST, in_flight: 0, hanging: 0, cut: None }) }
     }
 }
 
-impl Pace {
+impl Window {
     /// Takes a place in the window, if there is one.
     pub fn enter(&self) -> bool {
         let mut state = self.state.lock();
@@ -143,85 +143,85 @@ mod tests {
 
     const QUICK: Duration = Duration::from_millis(20);
 
-    fn full(pace: &Pace) {
-        while pace.enter() {}
+    fn full(window: &Window) {
+        while window.enter() {}
     }
 
     #[tokio::test(start_paused = true)]
     async fn it_grows_by_one_for_each_round_that_went_well() {
-        let pace = Pace::default();
-        full(&pace);
-        assert_eq!(pace.in_flight(), 8);
+        let window = Window::default();
+        full(&window);
+        assert_eq!(window.in_flight(), 8);
         for _ in 0..9 {
-            pace.went_well(QUICK);
+            window.went_well(QUICK);
         }
-        assert_eq!(pace.window(), 9);
+        assert_eq!(window.window(), 9);
         for _ in 0..10_000 {
-            full(&pace);
-            pace.went_well(QUICK);
+            full(&window);
+            window.went_well(QUICK);
         }
-        assert_eq!(pace.window(), 32, "and not beyond its bound");
+        assert_eq!(window.window(), 32, "and not beyond its bound");
     }
 
     #[tokio::test(start_paused = true)]
     async fn it_does_not_grow_while_it_is_not_used() {
-        let pace = Pace::default();
-        assert!(pace.enter());
+        let window = Window::default();
+        assert!(window.enter());
         for _ in 0..1000 {
-            pace.went_well(QUICK);
+            window.went_well(QUICK);
         }
-        assert_eq!(pace.window(), 8);
+        assert_eq!(window.window(), 8);
     }
 
     #[tokio::test(start_paused = true)]
     async fn it_stays_as_it_is_where_more_would_only_wait() {
-        let pace = Pace::default();
-        full(&pace);
+        let window = Window::default();
+        full(&window);
         for _ in 0..1000 {
-            pace.went_well(Duration::from_millis(600));
+            window.went_well(Duration::from_millis(600));
         }
-        assert_eq!(pace.window(), 8);
+        assert_eq!(window.window(), 8);
     }
 
     #[tokio::test(start_paused = true)]
     async fn one_overload_cuts_it_once_and_many_down_to_the_least() {
-        let pace = Pace::default();
+        let window = Window::default();
         for _ in 0..50 {
-            pace.overloaded();
+            window.overloaded();
         }
-        assert_eq!(pace.window(), 5);
+        assert_eq!(window.window(), 5);
         for _ in 0..10 {
             tokio::time::advance(SETTLES).await;
-            pace.went_well(Duration::from_secs(3));
+            window.went_well(Duration::from_secs(3));
         }
-        assert_eq!(pace.window(), 4);
+        assert_eq!(window.window(), 4);
     }
 
     #[tokio::test(start_paused = true)]
     async fn evictions_that_hang_hold_no_place_but_not_any_number_of_them() {
-        let pace = Pace::default();
+        let window = Window::default();
         let mut hanging = 0;
         loop {
-            full(&pace);
-            if !pace.hang() {
+            full(&window);
+            if !window.hang() {
                 break;
             }
             hanging += 1;
         }
-        assert_eq!((hanging, pace.in_flight()), (64, 72));
-        assert!(pace.is_full(), "now they hold places");
-        pace.leave_hanging();
-        assert!(pace.is_full() && pace.hang() && !pace.is_full());
-        assert_eq!((pace.window(), pace.in_flight()), (8, 71));
+        assert_eq!((hanging, window.in_flight()), (64, 72));
+        assert!(window.is_full(), "now they hold places");
+        window.leave_hanging();
+        assert!(window.is_full() && window.hang() && !window.is_full());
+        assert_eq!((window.window(), window.in_flight()), (8, 71));
     }
 
     #[tokio::test(start_paused = true)]
     async fn places_are_given_back() {
-        let pace = Pace::default();
-        full(&pace);
-        assert!(!pace.enter() && pace.is_full());
-        pace.leave();
-        assert!(!pace.is_full() && pace.enter());
-        assert!(!pace.enter());
+        let window = Window::default();
+        full(&window);
+        assert!(!window.enter() && window.is_full());
+        window.leave();
+        assert!(!window.is_full() && window.enter());
+        assert!(!window.enter());
     }
 }

@@ -1,0 +1,432 @@
+//! Evictions on their way through the queue, with holds that a test opens and shuts.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use prometheus::Registry;
+
+use super::*;
+use crate::clock::Clock;
+use crate::evict::{Cause, CauseKind, Failure, FailureKind, Hold, Metrics, Spared, Wait};
+use crate::model::build::{noon, pod, taint};
+use crate::model::{self, Node, NodeName, Pod, PodRef, Verdict};
+
+/// Holds the evictions of some taint keys, each key in a line of its own.
+#[derive(Clone, Default)]
+struct Toy(Arc<Mutex<Lines>>);
+
+#[derive(Default)]
+struct Lines {
+    /// Keys that are shut, until something changes.
+    shut: BTreeSet<&'static str>,
+    /// Keys of which one goes each second, and from when on the next one may.
+    paced: BTreeMap<&'static str, Instant>,
+    asked: usize,
+    passed: Vec<String>,
+}
+
+impl Hold for Toy {
+    fn name(&self) -> &'static str {
+        "toy"
+    }
+
+    fn line(&self, eviction: &Eviction) -> Option<Arc<str>> {
+        let Cause::Taint(verdict) = &eviction.cause else { return None };
+        let key = &verdict.cause()?.taint.key;
+        let lines = self.0.lock();
+        let concerns = lines.shut.contains(&**key)
+            || lines.paced.contains_key(&**key)
+            || lines.passed.iter().any(|passed| **passed == **key);
+        concerns.then(|| Arc::clone(key))
+    }
+
+    fn holds(&self, line: &str, now: Instant) -> Option<Wait> {
+        let mut lines = self.0.lock();
+        lines.asked += 1;
+        if lines.shut.contains(line) {
+            return Some(Wait::ForChange);
+        }
+        let next = lines.paced.get(line).copied()?;
+        (next > now).then_some(Wait::Until(next))
+    }
+
+    fn passed(&self, line: &str, now: Instant) {
+        let mut lines = self.0.lock();
+        lines.passed.push(line.to_owned());
+        if let Some(next) = lines.paced.get_mut(line) {
+            *next = now + Duration::from_secs(1);
+        }
+    }
+}
+
+impl Toy {
+    fn shutting(keys: &[&'static str]) -> Self {
+        let toy = Self::default();
+        toy.0.lock().shut.extend(keys);
+        toy
+    }
+
+    fn pacing(key: &'static str) -> Self {
+        let toy = Self::default();
+        toy.0.lock().paced.insert(key, Instant::now());
+        toy
+    }
+}
+
+/// Wants every eviction, grants every request, and takes every eviction back.
+#[derive(Clone, Default)]
+struct World(Arc<Mutex<Facts>>);
+
+#[derive(Default)]
+struct Facts {
+    /// Names of pods that were deleted, in order.
+    deleted: Vec<String>,
+    /// What came back, by ticket.
+    finished: Vec<(u32, Outcome)>,
+    replaced: BTreeSet<u32>,
+    cancelled: BTreeSet<u32>,
+    /// Answers to the next deletions, before they succeed.
+    refusals: VecDeque<Failure>,
+}
+
+impl Origin for World {
+    type Ticket = u32;
+
+    fn standing(&self, _: &Eviction, ticket: u32) -> Standing {
+        let facts = self.0.lock();
+        if facts.cancelled.contains(&ticket) {
+            Standing::Cancelled
+        } else if facts.replaced.contains(&ticket) {
+            Standing::Replaced
+        } else {
+            Standing::Current
+        }
+    }
+
+    fn finish(&self, _: &Eviction, ticket: u32, outcome: &Outcome) {
+        self.0.lock().finished.push((ticket, outcome.clone()));
+    }
+}
+
+impl Recheck for World {
+    fn by_view(&self, eviction: &Eviction) -> Result<(Arc<Pod>, Cause), Spared> {
+        let pod = pod(&eviction.pod.name).on(eviction.pod.node.as_str());
+        Ok((Arc::new(pod), eviction.cause.clone()))
+    }
+
+    fn by_server(&self, _: &Eviction, _: &Pod, _: Option<&Node>) -> Result<(), Spared> {
+        Ok(())
+    }
+}
+
+impl Requests for World {
+    async fn pod(&self, reference: &PodRef) -> Result<Option<Pod>, Failure> {
+        Ok(Some(pod(&reference.name).on(reference.node.as_str())))
+    }
+
+    async fn node(&self, name: &NodeName) -> Result<Option<Node>, Failure> {
+        Ok(Some(crate::model::build::node(name.as_str())))
+    }
+
+    async fn mark(&self, pod: &Pod, _: Timestamp) -> Result<Pod, Failure> {
+        Ok(pod.clone())
+    }
+
+    async fn delete(&self, pod: &PodRef) -> Result<(), Failure> {
+        let mut facts = self.0.lock();
+        facts.refusals.pop_front().map_or(Ok(()), Err)?;
+        facts.deleted.push(pod.name.to_string());
+        Ok(())
+    }
+
+    async fn evict(&self, _: &PodRef, _: Option<i64>) -> Result<(), Failure> {
+        panic!("no drain asks for it")
+    }
+
+    async fn delete_within(&self, _: &PodRef, _: Option<i64>) -> Result<(), Failure> {
+        panic!("no drain asks for it")
+    }
+
+    async fn budgets_over(&self, _: &PodRef) -> Result<Vec<Arc<str>>, Failure> {
+        panic!("no budget is asked")
+    }
+}
+
+impl Notices for World {
+    fn evicting(&self, _: &PodRef, _: &Cause) {}
+    fn unmarked(&self, _: &PodRef, _: &Cause, _: FailureKind, _: &str) {}
+    fn failing(&self, _: &PodRef, _: &Cause, _: FailureKind, _: &str) {}
+    fn blocked(&self, _: &PodRef, _: &str) {}
+    fn several_budgets(&self, _: &PodRef, _: &[Arc<str>]) {}
+}
+
+struct Bench {
+    world: World,
+    queue: Arc<Queue<u32>>,
+    backlog: Arc<Backlog>,
+    window: Arc<Window>,
+    registry: Registry,
+    changed: Arc<Notify>,
+    stop: CancellationToken,
+    task: tokio::task::JoinHandle<()>,
+    tickets: std::cell::Cell<u32>,
+}
+
+fn bench(holds: &[&Toy]) -> Bench {
+    let (world, backlog, changed) = (World::default(), Arc::<Backlog>::default(), Arc::default());
+    let holds = holds.iter().map(|toy| Box::new((*toy).clone()) as Box<dyn Hold>).collect();
+    let holds = Holds::new(holds, Arc::clone(&changed));
+    let queue = Arc::new(Queue::new(Arc::clone(&backlog), holds));
+    let (registry, window) = (Registry::new(), Arc::<Window>::default());
+    let evictor = Arc::new(Evictor::new(
+        world.clone(),
+        world.clone(),
+        world.clone(),
+        Arc::clone(&backlog),
+        Metrics::register(&registry, &backlog).unwrap(),
+        Clock::starting_at(noon()),
+        Arc::clone(&window),
+    ));
+    let (stop, origin) = (CancellationToken::new(), Arc::new(world.clone()));
+    let task =
+        tokio::spawn(hand_out(Arc::clone(&queue), origin, evictor, Runner::alone(), stop.clone()));
+    let tickets = std::cell::Cell::default();
+    Bench { world, queue, backlog, window, registry, changed, stop, task, tickets }
+}
+
+/// An eviction of a pod on a node for a taint with this key.
+fn eviction(name: &str, node: &str, key: &str) -> Eviction {
+    let cause = Verdict::EvictNow(model::Cause { taint: taint(key, ""), tolerance: None });
+    let pod = pod(name).on(node).reference();
+    Eviction { pod, cause: Cause::Taint(cause), due: Instant::now() }
+}
+
+impl Bench {
+    /// Queues an eviction, and returns its ticket.
+    fn push(&self, name: &str, node: &str, key: &str) -> u32 {
+        let ticket = self.tickets.get() + 1;
+        self.tickets.set(ticket);
+        self.queue.push(eviction(name, node, key), ticket, false);
+        ticket
+    }
+
+    /// Names of pods that were deleted meanwhile.
+    async fn after(&self, time: Duration) -> Vec<String> {
+        tokio::time::sleep(time).await;
+        std::mem::take(&mut self.world.0.lock().deleted)
+    }
+
+    async fn soon(&self) -> Vec<String> {
+        self.after(Duration::from_millis(1)).await
+    }
+
+    fn held(&self, name: &str) -> Option<String> {
+        let pod = pod(name).reference();
+        let entry = self.backlog.get(&pod, CauseKind::Taint).expect("it is in the backlog");
+        entry.held.map(|held| held.to_string())
+    }
+
+    /// Whoever does not want it any more says so.
+    fn cancel(&self, name: &str, key: &str, ticket: u32) -> bool {
+        self.world.0.lock().cancelled.insert(ticket);
+        self.queue.recall(eviction(name, "n1", key).key()).is_some()
+    }
+
+    fn counted(&self, series: &str) -> u64 {
+        let text = prometheus::TextEncoder::new().encode_to_string(&self.registry.gather());
+        let text = text.unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix(series));
+        line.map_or(0, |count| count.trim().parse().unwrap())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_held_is_in_the_backlog_keeps_no_place_and_stands_in_nobodys_way() {
+    let toy = Toy::shutting(&["a"]);
+    let bench = bench(&[&toy]);
+    for n in 0..100 {
+        bench.push(&format!("a{n}"), "n1", "a");
+    }
+    bench.push("b", "n1", "b");
+    bench.push("c", "n2", "a");
+    assert_eq!(bench.soon().await, ["b"], "of the same node, behind a hundred that are held");
+    assert_eq!(bench.window.in_flight(), 0);
+    assert_eq!(bench.held("a99").as_deref(), Some("toy (a)"));
+    assert_eq!(bench.held("b"), None);
+    assert_eq!(toy.0.lock().asked, 1, "a line is asked about, not each that waits in it");
+    assert_eq!(bench.counted("ostrakon_backlog_pods{state=\"held\"}"), 101);
+    assert_eq!(bench.counted("ostrakon_backlog_pods{state=\"due\"}"), 0);
+    assert!(bench.after(Duration::from_secs(3600)).await.is_empty(), "for as long as it takes");
+    assert_eq!(toy.0.lock().asked, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hold_that_lets_go_is_asked_again_and_the_others_hold_on() {
+    let toy = Toy::shutting(&["a", "b"]);
+    let bench = bench(&[&toy]);
+    for name in ["a1", "a2"] {
+        bench.push(name, "n1", "a");
+    }
+    bench.push("b1", "n1", "b");
+    assert!(bench.soon().await.is_empty());
+    toy.0.lock().shut.remove("a");
+    assert!(bench.soon().await.is_empty(), "nobody has said that anything changed");
+    bench.changed.notify_one();
+    assert_eq!(bench.soon().await, ["a1", "a2"]);
+    assert_eq!(bench.held("a1"), None);
+    assert_eq!(bench.held("b1").as_deref(), Some("toy (b)"));
+    assert_eq!(bench.counted("ostrakon_backlog_pods{state=\"held\"}"), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_line_goes_on_when_its_time_comes_in_its_order() {
+    let toy = Toy::pacing("a");
+    let bench = bench(&[&toy]);
+    for n in 0..1000 {
+        bench.push(&format!("a{n}"), "n1", "a");
+    }
+    let mut went = bench.soon().await;
+    for n in 0..9 {
+        went.extend(bench.after(Duration::from_secs(1)).await);
+        // One that comes later does not overtake those that wait.
+        bench.push(&format!("late{n}"), "n2", "a");
+    }
+    let first_four = ["a0", "a1", "a2", "a3"];
+    assert_eq!(went.len(), 10, "one each second: {went:?}");
+    assert_eq!(went[..4], first_four);
+    assert!(
+        went.iter().filter(|name| name.starts_with("late")).count() < 6,
+        "nodes take turns: {went:?}"
+    );
+    let asked = toy.0.lock().asked;
+    assert!(asked <= 22, "a thousand that wait cost {asked} questions");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_eviction_that_is_cancelled_waits_for_no_hold() {
+    let toy = Toy::shutting(&["a"]);
+    let bench = bench(&[&toy]);
+    let [first, second, third] = ["a1", "a2", "a3"].map(|name| bench.push(name, "n1", "a"));
+    bench.soon().await;
+    // The first of a line, and one in its midst.
+    for (name, ticket) in [("a1", first), ("a2", second)] {
+        assert!(bench.cancel(name, "a", ticket), "{name}: whoever cancels it gets it back");
+        assert!(!bench.cancel(name, "a", ticket), "once");
+    }
+    toy.0.lock().shut.clear();
+    bench.changed.notify_one();
+    assert_eq!(bench.soon().await, ["a3"]);
+    let finished: Vec<_> = bench.world.0.lock().finished.iter().map(|(of, _)| *of).collect();
+    assert_eq!(finished, [third]);
+    assert!(!bench.cancel("a3", "a", third), "it is not held any more");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_not_asked_for_any_more_is_not_handed_out() {
+    let bench = bench(&[]);
+    let [gone, other, third] = ["a1", "a2", "a3"].map(|name| bench.push(name, "n1", "a"));
+    assert!(!bench.cancel("a1", "a", gone), "nothing is held");
+    bench.world.0.lock().replaced.insert(other);
+    assert_eq!(bench.soon().await, ["a3"]);
+    let again = Outcome::Again(Duration::from_secs(30));
+    let back = [(gone, Outcome::Reconsider), (other, Outcome::Reconsider), (third, again)];
+    assert_eq!(bench.world.0.lock().finished, back);
+    assert_eq!(bench.counted("ostrakon_evictions_total{result=\"withdrawn\"}"), 1);
+    assert_eq!(bench.backlog.len(), 2, "one waits to be seen gone, and one comes anew");
+}
+
+#[tokio::test(start_paused = true)]
+async fn those_that_were_held_and_those_that_were_not_take_turns() {
+    let toy = Toy::shutting(&["a"]);
+    let bench = bench(&[&toy]);
+    for n in 0..40 {
+        bench.push(&format!("a{n}"), "n1", "a");
+    }
+    bench.soon().await;
+    toy.0.lock().shut.clear();
+    for n in 0..40 {
+        bench.push(&format!("b{n}"), "n2", "b");
+    }
+    bench.changed.notify_one();
+    // Until both have gone: neither has to wait for the end of the other.
+    let went = bench.after(Duration::from_secs(1)).await;
+    assert_eq!(went.len(), 80);
+    let half = &went[..40];
+    let held = half.iter().filter(|name| name.starts_with('a')).count();
+    assert!((10..=30).contains(&held), "{half:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn with_two_holds_an_eviction_goes_when_neither_holds_it_and_counts_for_both() {
+    let (one, two) = (Toy::shutting(&["a"]), Toy::shutting(&["a"]));
+    let bench = bench(&[&one, &two]);
+    bench.push("a1", "n1", "a");
+    bench.push("a2", "n1", "a");
+    bench.soon().await;
+    for toy in [&one, &two] {
+        assert!(bench.soon().await.is_empty());
+        let mut lines = toy.0.lock();
+        lines.shut.clear();
+        // It still concerns the key, and holds it no more.
+        lines.paced.insert("a", Instant::now());
+        drop(lines);
+        bench.changed.notify_one();
+    }
+    assert_eq!(bench.soon().await, ["a1"]);
+    assert_eq!((one.0.lock().passed.len(), two.0.lock().passed.len()), (1, 1));
+    assert_eq!(bench.after(Duration::from_secs(3)).await, ["a2"]);
+    assert_eq!((one.0.lock().passed.len(), two.0.lock().passed.len()), (2, 2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_the_stop_nothing_is_handed_out_whatever_holds_let_go() {
+    let toy = Toy::shutting(&["a"]);
+    let bench = bench(&[&toy]);
+    bench.push("a1", "n1", "a");
+    bench.soon().await;
+    bench.stop.cancel();
+    toy.0.lock().shut.clear();
+    bench.changed.notify_one();
+    bench.push("b1", "n1", "b");
+    assert!(bench.after(Duration::from_secs(60)).await.is_empty());
+    assert!(bench.task.is_finished() && bench.window.in_flight() == 0);
+    bench.queue.clear();
+    assert_eq!(bench.queue.recall(eviction("a1", "n1", "a").key()).map(|_| ()), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hold_with_a_full_window_costs_nothing_until_a_place_is_free() {
+    let toy = Toy::pacing("a");
+    let bench = bench(&[&toy]);
+    bench.push("a1", "n1", "a");
+    bench.push("a2", "n1", "a");
+    assert_eq!(bench.soon().await, ["a1"]);
+    while bench.window.enter() {}
+    let before = toy.0.lock().asked;
+    assert!(bench.after(Duration::from_secs(60)).await.is_empty());
+    assert_eq!(toy.0.lock().asked, before);
+    bench.window.leave();
+    bench.push("b1", "n2", "b");
+    assert_eq!(bench.soon().await, ["b1", "a2"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_retry_is_held_too_and_what_it_waits_for_is_told_apart_from_why_it_failed() {
+    let toy = Toy::default();
+    let bench = bench(&[&toy]);
+    let message = "no".to_owned();
+    let failure = Failure::Retry { kind: FailureKind::Server, message, after: None };
+    bench.world.0.lock().refusals.push_back(failure);
+    bench.push("a1", "n1", "a");
+    assert!(bench.soon().await.is_empty());
+    toy.0.lock().shut.insert("a");
+    bench.push("a1", "n1", "a");
+    assert!(bench.soon().await.is_empty());
+    let entry = bench.backlog.get(&pod("a1").reference(), CauseKind::Taint).unwrap();
+    assert_eq!(entry.state, State::Failing(FailureKind::Server));
+    assert!(entry.held.is_some() && entry.refusal() == Some("no"));
+    toy.0.lock().shut.clear();
+    bench.changed.notify_one();
+    assert_eq!(bench.soon().await, ["a1"]);
+}
