@@ -39,7 +39,7 @@ fn sources(folder: &Path, names: &mut BTreeSet<String>) {
 fn every_metric_is_documented_and_no_other() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut code = BTreeSet::new();
-    for room in ["cluster", "controller", "evict", "leader", "observe"] {
+    for room in ["cluster", "controller", "evict", "leader", "observe", "pipeline"] {
         sources(&root.join("src").join(room), &mut code);
     }
     assert!(code.len() > 15, "the sources were not found: {code:?}");

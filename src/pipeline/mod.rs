@@ -17,6 +17,7 @@
 
 mod dispatch;
 mod inline;
+mod metrics;
 mod runner;
 mod shard;
 mod timed;
@@ -25,7 +26,8 @@ mod workers;
 
 pub use dispatch::Sharded;
 pub use inline::work_inline;
-pub use runner::{AFTER_PANIC, Panicked, Panics, Runner};
+pub use metrics::Panics;
+pub use runner::{AFTER_PANIC, Panicked, Runner};
 pub use shard::{SHARDS, shard_of};
 pub use timed::{Armed, Fired, Outcome, Scheduled, TimedQueue, Token};
 pub use work_queue::WorkQueue;

@@ -11,14 +11,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt;
-use prometheus::{IntCounterVec, Opts, Registry};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::error;
 
-use super::{Fired, Outcome, TimedQueue};
+use super::{Fired, Outcome, Panics, TimedQueue};
 
 /// Pause before work comes again that panicked. What panics once will mostly do so again.
 pub const AFTER_PANIC: Duration = Duration::from_secs(10);
@@ -30,10 +29,6 @@ pub struct Runner {
     abandoned: CancellationToken,
     panics: Panics,
 }
-
-/// Counts panics in the work on one object. Clones share the counter.
-#[derive(Clone, Debug)]
-pub struct Panics(IntCounterVec);
 
 /// The work panicked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,37 +112,6 @@ impl Runner {
     }
 }
 
-impl Panics {
-    /// Registers the counter.
-    ///
-    /// # Errors
-    /// A metric of the same name is registered already.
-    pub fn register(registry: &Registry) -> prometheus::Result<Self> {
-        let counter = IntCounterVec::new(
-            Opts::new(
-                "ostrakon_panics_total",
-                "Panics while working on one object, by kind of work: eviction, record, drain. The work \
-                 is retried. Every panic is a bug; the log names the object.",
-            ),
-            &["work"],
-        )?;
-        for kind in ["eviction", "record", "drain"] {
-            counter.with_label_values(&[kind]);
-        }
-        registry.register(Box::new(counter.clone()))?;
-        Ok(Self(counter))
-    }
-
-    fn count(&self, kind: &str) {
-        self.0.with_label_values(&[kind]).inc();
-    }
-
-    #[cfg(test)]
-    fn counted(&self, kind: &str) -> u64 {
-        self.0.with_label_values(&[kind]).get()
-    }
-}
-
 /// What was panicked with. `panic!` makes a `&str` or a `String`.
 fn message(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
@@ -158,7 +122,7 @@ fn message(panic: &(dyn Any + Send)) -> &str {
 impl Runner {
     /// One of which nobody knows.
     pub(crate) fn alone() -> Self {
-        let panics = Panics::register(&Registry::new()).unwrap();
+        let panics = Panics::register(&prometheus::Registry::new()).unwrap();
         Self::new(TaskTracker::new(), panics)
     }
 }
