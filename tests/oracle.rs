@@ -1,7 +1,7 @@
 //! An oracle for the taint room: the rules once more, written down a second time from the design
 //! and the API's matching rules alone, and compared with what the room says about random facts.
 //!
-//! [`rules`] and [`history`] share no code with `ostrakon::taint`; they do their own matching, and
+//! [`rules`] and [`history`] share no code with `ostrakon::taint`; they match by `ostrakon::sim`'s rule, and
 //! count time in nanoseconds of their own. [`facts`] makes up the facts.
 
 #![allow(clippy::unwrap_used)]

@@ -121,13 +121,11 @@ impl<K: Clone + Eq + Hash> WorkQueue<K> {
         if !state.open {
             return Poll::Ready(None);
         }
-        match self.pop(&mut state) {
-            Some(key) => Poll::Ready(Some(key)),
-            None => {
-                state.waker = Some(context.waker().clone());
-                Poll::Pending
-            }
-        }
+        let Some(key) = self.pop(&mut state) else {
+            state.waker = Some(context.waker().clone());
+            return Poll::Pending;
+        };
+        Poll::Ready(Some(key))
     }
 
     /// Says that the work on `key` is over. If it was added meanwhile, it is queued again. A key

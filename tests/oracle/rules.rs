@@ -5,6 +5,7 @@ use ostrakon::model::{
     AnchorSource, Anchors, Effect, Kept, Node, Operator, Pod, PodClass, Stamp, Taint, Toleration,
     Verdict,
 };
+use ostrakon::sim::tolerations;
 
 const SECOND: i128 = 1_000_000_000;
 
@@ -96,25 +97,24 @@ fn answers<'a>(pod: &Pod, node: &'a Node) -> Answers<'a> {
 }
 
 fn matches(toleration: &Toleration, taint: &Taint) -> bool {
-    if toleration.effect.is_some() && toleration.effect != Some(taint.effect) {
-        return false;
-    }
-    if !toleration.key.is_empty() && toleration.key != taint.key {
-        return false;
-    }
-    match (number(&taint.value), toleration.operator, number(&toleration.value)) {
-        (_, Operator::Exists, _) => true,
-        (_, Operator::Equal, _) => toleration.value == taint.value,
-        (Some(taint), Operator::Lt, Some(toleration)) => taint < toleration,
-        (Some(taint), Operator::Gt, Some(toleration)) => taint > toleration,
-        _ => false,
-    }
-}
-
-fn number(text: &str) -> Option<i128> {
-    let number: i128 = text.parse().ok()?;
-    let fits = i128::from(i64::MIN) <= number && number <= i128::from(i64::MAX);
-    (fits && number.to_string() == text).then_some(number)
+    let effect = |effect| match effect {
+        Effect::NoExecute => "NoExecute",
+        Effect::NoSchedule => "NoSchedule",
+        Effect::PreferNoSchedule => "PreferNoSchedule",
+        Effect::Unknown => "Unknown",
+    };
+    let operator = match toleration.operator {
+        Operator::Exists => "Exists",
+        Operator::Equal => "Equal",
+        Operator::Lt => "Lt",
+        Operator::Gt => "Gt",
+        Operator::Unknown => "Unknown",
+    };
+    let (key, value) = (&*toleration.key, &*toleration.value);
+    let own = toleration.effect.map_or("", effect);
+    let toleration = tolerations::Toleration { key, operator, value, effect: own };
+    let (key, value, effect) = (&*taint.key, &*taint.value, effect(taint.effect));
+    toleration.is_for(&tolerations::Taint { key, value, effect })
 }
 
 /// The answers that hold for both profiles; otherwise the taints with a positive time.

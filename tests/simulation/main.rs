@@ -106,7 +106,12 @@ fn no_story_that_found_a_fault_finds_it_again() {
 }
 
 /// Plays stories, none of which may break a promise. Returns how many, and what they came to.
-#[allow(clippy::print_stderr, clippy::disallowed_methods, reason = "the progress of a long run")]
+#[allow(
+    clippy::print_stderr,
+    clippy::print_stdout,
+    clippy::disallowed_methods,
+    reason = "the progress of a long run"
+)]
 fn tell(subject: Subject, seeds: u64) -> (usize, Sum) {
     let seeds = if let Some(seed) = number("OSTRAKON_SEED") {
         // What is asked, stored and said, for who looks for the cause: seen with --nocapture.

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use ostrakon::sim::embedded::{Audited, Change, Operation, Resource, Verb};
+use ostrakon::sim::tolerations;
 use serde_json::Value;
 
 use claims::Claims;
@@ -49,7 +50,7 @@ struct Taint {
 
 #[derive(Clone, Debug)]
 struct Toleration {
-    key: String,
+    stored: Value,
     seconds: Option<f64>,
 }
 
@@ -474,7 +475,10 @@ fn result(changes: &[Change]) -> Option<&Change> {
 /// When a pod has to go from a node with these taints; `None`: never.
 fn deadline(taints: &[Taint], pod: &PodState, since: impl Fn(&Taint) -> f64) -> Option<f64> {
     let of_taint = |taint: &Taint| {
-        let fits = |t: &&Toleration| t.key.is_empty() || t.key == taint.key;
+        let (key, value) = (taint.key.as_str(), taint.value.as_str());
+        let taint_as_stored = tolerations::Taint { key, value, effect: "NoExecute" };
+        let fits =
+            |t: &&Toleration| tolerations::Toleration::of(&t.stored).is_for(&taint_as_stored);
         let Some(toleration) = pod.tolerations.iter().find(fits) else { return Some(f64::MIN) };
         match toleration.seconds {
             None => None,
@@ -497,7 +501,7 @@ fn recorded(node: &Value, key: &str, value: &str) -> Option<f64> {
 fn tolerations(pod: &Value) -> Vec<Toleration> {
     let listed = pod.pointer("/spec/tolerations").and_then(Value::as_array);
     let read = |toleration: &Value| Toleration {
-        key: text(toleration, "/key").to_owned(),
+        stored: toleration.clone(),
         seconds: toleration.get("tolerationSeconds").and_then(Value::as_f64),
     };
     listed.into_iter().flatten().map(read).collect()

@@ -8,6 +8,8 @@ use std::collections::BTreeMap;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
+use crate::sim::tolerations;
+
 /// A NoExecute taint of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Taint {
@@ -48,10 +50,9 @@ pub(super) fn is_left_alone(pod: &Value) -> bool {
 /// A toleration of a NoExecute taint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Toleration {
-    /// `None`: any key.
-    key: Option<String>,
-    /// `None`: any value.
-    value: Option<String>,
+    key: String,
+    operator: String,
+    value: String,
     /// `None`: for ever.
     seconds: Option<i64>,
 }
@@ -64,8 +65,9 @@ impl Toleration {
             all.into_iter().flatten().filter(|t| matches!(text(t, "effect"), "" | "NoExecute"));
         relevant
             .map(|t| Self {
-                key: Some(text(t, "key")).filter(|key| !key.is_empty()).map(str::to_owned),
-                value: (text(t, "operator") != "Exists").then(|| text(t, "value").to_owned()),
+                key: text(t, "key").to_owned(),
+                operator: text(t, "operator").to_owned(),
+                value: text(t, "value").to_owned(),
                 seconds: t["tolerationSeconds"].as_i64(),
             })
             .collect()
@@ -73,12 +75,15 @@ impl Toleration {
 
     /// One of all taints, for ever.
     pub(super) fn of_everything() -> Vec<Self> {
-        vec![Self { key: None, value: None, seconds: None }]
+        let (key, value) = Default::default();
+        vec![Self { key, operator: "Exists".to_owned(), value, seconds: None }]
     }
 
     fn is_for(&self, taint: &Taint) -> bool {
-        self.key.as_ref().is_none_or(|key| *key == taint.key)
-            && self.value.as_ref().is_none_or(|value| *value == taint.value)
+        let Self { key, operator, value, .. } = self;
+        let toleration = tolerations::Toleration { key, operator, value, effect: "" };
+        let Taint { key, value, .. } = taint;
+        toleration.is_for(&tolerations::Taint { key, value, effect: "NoExecute" })
     }
 }
 

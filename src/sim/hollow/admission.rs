@@ -5,6 +5,7 @@ use serde::Deserialize;
 use super::objects::Pod;
 use super::shutdown::Shutdown;
 use super::switches::{Conduct, Rejection};
+use crate::sim::tolerations;
 
 /// A taint of the node.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -35,7 +36,7 @@ pub(super) fn refusal(pod: &Pod, conduct: &Conduct, taints: &[Taint]) -> Option<
     }
     // Of the taints, a kubelet looks at those with NoExecute only, and not for static pods.
     let no_execute = |taint: &&Taint| taint.effect == "NoExecute";
-    let is_tolerated = |taint| pod.spec.tolerations.iter().any(|t| t.matches(taint));
+    let is_tolerated = |taint| pod.spec.tolerations.iter().any(|t| t.is_for(taint));
     let checks = conduct.check_taints && !pod.is_mirror();
     let tainted = checks && !taints.iter().filter(no_execute).all(is_tolerated);
     tainted.then(|| {
@@ -46,13 +47,11 @@ pub(super) fn refusal(pod: &Pod, conduct: &Conduct, taints: &[Taint]) -> Option<
 }
 
 impl Toleration {
-    fn matches(&self, taint: &Taint) -> bool {
-        let fits = |own: &str, other: &str| own.is_empty() || own == other;
-        let value = match self.operator.as_str() {
-            "" | "Equal" => self.value == taint.value,
-            operator => operator == "Exists",
-        };
-        fits(&self.effect, &taint.effect) && fits(&self.key, &taint.key) && value
+    fn is_for(&self, taint: &Taint) -> bool {
+        let Self { key, operator, value, effect } = self;
+        let toleration = tolerations::Toleration { key, operator, value, effect };
+        let Taint { key, value, effect } = taint;
+        toleration.is_for(&tolerations::Taint { key, value, effect })
     }
 }
 

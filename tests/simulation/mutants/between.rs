@@ -237,9 +237,11 @@ impl Between {
 
     /// A list of pods lacks those that a budget has held.
     fn hide_held(&self, request: &mut Request<Bytes>) {
-        let held = self.memory.lock().held.clone();
-        let hidden: String =
-            held.iter().map(|name| format!("%2Cmetadata.name%21%3D{name}")).collect();
+        let names: Vec<String> = self.memory.lock().held.iter().cloned().collect();
+        if names.is_empty() {
+            return;
+        }
+        let hidden = format!("%2Cmetadata.name%21%3D{}", names.join("%2Cmetadata.name%21%3D"));
         let uri = request.uri().to_string();
         if let Some((before, after)) = uri.split_once("fieldSelector=spec.nodeName%3D") {
             let (node, rest) = after.split_at(after.find('&').unwrap_or(after.len()));

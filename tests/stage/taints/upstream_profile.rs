@@ -144,7 +144,6 @@ async fn a_restart_counts_anew_upstream_only() {
         let pod = pod("a").tolerating(equal("a", "").lasting(300));
         stage.put_pod(pod).await;
         stage.put_node(node("n1").tainted(taint("a", ""))).await;
-        if compat == OURS {}
         stage.pass_secs(100.0).await;
         stage.restart().await;
         assert_eq!(leaves_at(&stage).await, Some(expected), "{compat:?}");

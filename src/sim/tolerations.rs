@@ -1,0 +1,72 @@
+//! Which taints a toleration is for: the rule as Kubernetes documents it, written a second time.
+//!
+//! All that stands beside the controller goes by it: the embedded cluster, the hollow kubelets, the demo's
+//! ledger, and the oracles of the tests. What the controller decides is held against it, so it must not
+//! share a line with the controller.
+
+use serde_json::Value;
+
+/// A toleration, as it is stored. What is not there is empty.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Toleration<'a> {
+    /// Empty for any key.
+    pub key: &'a str,
+    /// `Exists`, `Equal`, `Lt` or `Gt`; empty for `Equal`.
+    pub operator: &'a str,
+    /// What the taint's value is compared with.
+    pub value: &'a str,
+    /// Empty for any effect.
+    pub effect: &'a str,
+}
+
+/// A taint, as it is stored.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Taint<'a> {
+    /// Its key.
+    pub key: &'a str,
+    /// Its value; empty if it has none.
+    pub value: &'a str,
+    /// Its effect.
+    pub effect: &'a str,
+}
+
+impl<'a> Toleration<'a> {
+    /// The one in an object.
+    pub fn of(stored: &'a Value) -> Self {
+        let text = |field| text(stored, field);
+        let (key, operator) = (text("key"), text("operator"));
+        Self { key, operator, value: text("value"), effect: text("effect") }
+    }
+
+    /// Whether it is for the taint.
+    pub fn is_for(&self, taint: &Taint<'_>) -> bool {
+        let fits = |own: &str, its: &str| own.is_empty() || own == its;
+        let numbers = || Some((number(taint.value)?, number(self.value)?));
+        let is_of_value = match self.operator {
+            "Exists" => true,
+            "" | "Equal" => self.value == taint.value,
+            "Lt" => numbers().is_some_and(|(its, own)| its < own),
+            "Gt" => numbers().is_some_and(|(its, own)| its > own),
+            _ => false,
+        };
+        fits(self.effect, taint.effect) && fits(self.key, taint.key) && is_of_value
+    }
+}
+
+impl<'a> Taint<'a> {
+    /// The one in an object.
+    pub fn of(stored: &'a Value) -> Self {
+        let text = |field| text(stored, field);
+        Self { key: text("key"), value: text("value"), effect: text("effect") }
+    }
+}
+
+fn text<'a>(object: &'a Value, field: &str) -> &'a str {
+    object.get(field).and_then(Value::as_str).unwrap_or_default()
+}
+
+/// A number of 64 bits that is written as it is usually written.
+fn number(text: &str) -> Option<i64> {
+    let number: i64 = text.parse().ok()?;
+    (number.to_string() == text).then_some(number)
+}
