@@ -19,9 +19,10 @@ use tokio::time::sleep;
 use super::Broken;
 use crate::observer::{SENT, WHO, seconds};
 
-/// How long a deletion or an eviction is held up that was decided: longer than what was read of a node
-/// may be used.
-const HELD_UP: Duration = Duration::from_secs(6);
+/// How long a deletion is held up that was decided: longer than what was read of a node may be used.
+const DELETION_HELD_UP: Duration = Duration::from_secs(6);
+/// How long an eviction is.
+const EVICTION_HELD_UP: Duration = Duration::from_secs(20);
 /// How long a write is held up after its leadership was checked: longer than a claim can last without
 /// being renewed.
 const PAST_THE_CLAIM: Duration = Duration::from_secs(12);
@@ -123,12 +124,14 @@ impl Between {
                 });
             }
             Broken::TrustsTimers if is_pod && method == Method::DELETE => {
-                return self.later(request, onward, HELD_UP);
+                return self.later(request, onward, DELETION_HELD_UP);
             }
             Broken::WritesUngated if is_pod && method == Method::DELETE => {
                 return self.later(request, onward, PAST_THE_CLAIM);
             }
-            Broken::TrustsOrders if is_eviction => return self.later(request, onward, HELD_UP),
+            Broken::TrustsOrders if is_eviction => {
+                return self.later(request, onward, EVICTION_HELD_UP);
+            }
             Broken::ForgetsFailures if is_pod && is_write => {
                 return self.once(request, &onward).await;
             }
@@ -205,14 +208,13 @@ impl Between {
             self.is_alive()?;
             return Ok(success());
         }
-        let answer = self.send(request, onward).await;
-        let has_failed = answer.as_ref().map_or(true, |answer| {
-            !answer.status().is_success() && !matches!(answer.status().as_u16(), 404 | 409 | 422)
-        });
-        if has_failed {
-            self.memory.lock().failed.insert(uid);
+        // Also if its answer is not awaited.
+        self.memory.lock().failed.insert(uid.clone());
+        let answer = self.send(request, onward).await?;
+        if answer.status().is_success() || matches!(answer.status().as_u16(), 404 | 409 | 422) {
+            self.memory.lock().failed.remove(&uid);
         }
-        answer
+        Ok(answer)
     }
 
     /// The node of the pod that a request is about.
