@@ -41,7 +41,7 @@ const LARGEST_ANSWER: usize = 256 << 20;
 /// How a small answer is asked for; the server falls back to the second where it has no first.
 const SMALL: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
 pub(super) const JSON: &str = "application/json";
-/// So much is kept of what a refusal says, in characters. It may quote what somebody wrote, and is kept
+/// So much is kept of what a refusal says, in characters. It may quote what someone wrote, and is kept
 /// for each pod that is refused.
 const LONGEST_MESSAGE: usize = 2_000;
 /// For how long the beginning of an answer of the wrong form is waited for, to quote it.

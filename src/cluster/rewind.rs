@@ -33,7 +33,7 @@ struct Answers {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asked(u64);
 
-/// So many objects are remembered; then it begins anew. A cluster has some thousand nodes.
+/// So many objects are remembered; then it starts again. A cluster has some thousand nodes.
 const MOST: usize = 20_000;
 
 impl Default for Rewinds {
@@ -73,7 +73,7 @@ impl Rewinds {
         }
     }
 
-    /// Has everybody list anew.
+    /// Has everybody list again.
     pub(super) fn notice(&self) {
         self.noticed.send_modify(|count| *count += 1);
     }

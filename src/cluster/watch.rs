@@ -198,7 +198,7 @@ impl From<String> for Failure {
 }
 
 struct Watcher<I> {
-    /// Changes when somebody has noticed that the store went back in time.
+    /// Changes when someone has noticed that the store went back in time.
     rewound: tokio::sync::watch::Receiver<u64>,
     api: Api,
     metrics: Metrics,

@@ -343,7 +343,7 @@ pub struct Toleration {
     /// Taint effect; empty for every effect.
     #[prost(bytes = "bytes", tag = "4")]
     pub effect: Bytes,
-    /// For how long; absent for ever.
+    /// For how long; absent forever.
     #[prost(int64, optional, tag = "5")]
     pub toleration_seconds: Option<i64>,
 }

@@ -21,7 +21,7 @@ pub enum BudgetBlocker {
         /// How many there are.
         has: i32,
     },
-    /// The budget can never be met: somebody must change it, or have more pods.
+    /// The budget can never be met: someone must change it, or have more pods.
     Hopeless {
         /// Its name.
         budget: Arc<str>,

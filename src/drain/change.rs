@@ -28,7 +28,7 @@ impl Change {
 
     /// What becomes of draino's annotation with it: nothing (`None`), or it is set or removed. It
     /// stands beside a cordon of ours and goes with that. On a node in use it says nothing; nor beside
-    /// a record that cannot be read, by which the cordon counts as somebody else's.
+    /// a record that cannot be read, by which the cordon counts as someone else's.
     pub fn draino_conditions(&self, drain_facts: &NodeDrainFacts) -> Option<Option<String>> {
         if let Some(record) = self.record.as_ref().filter(|record| record.cordon == Cordon::Ours) {
             return Some(Some(record.draino_conditions()));

@@ -52,7 +52,7 @@ pub enum Holding {
     Stale,
     /// It has another status.
     Other {
-        /// Since when; `None` for ever.
+        /// Since when; `None` forever.
         since: Option<Stamp>,
     },
     /// It has the bad status, but not for long enough.
@@ -138,7 +138,7 @@ impl ConditionRule {
 
     /// How the node's condition stands to this rule.
     ///
-    /// A condition without a transition time has had its status for ever, as draino has it.
+    /// A condition without a transition time has had its status forever, as draino has it.
     pub fn judge(&self, drain_facts: &NodeDrainFacts, now: Timestamp) -> Holding {
         let Some(condition) = drain_facts.condition(&self.kind) else {
             return Holding::Absent;

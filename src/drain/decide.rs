@@ -35,7 +35,7 @@ pub enum Step {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
     /// Cordon the node, if the caps allow it and it can be drained, and plan its drain. A node that
-    /// somebody has cordoned already is only taken note of.
+    /// someone has cordoned already is only taken note of.
     Begin {
         /// Who wants it.
         claims: Vec<Claim>,
@@ -78,7 +78,7 @@ impl Action {
 
 /// Why a drain is cancelled.
 mod cancelled {
-    /// Somebody uncordoned the node.
+    /// Someone uncordoned the node.
     pub(super) const UNCORDONED: &str = "someone uncordoned the node";
     /// No condition is bad any more.
     pub(super) const CLEAR: &str = "its conditions have cleared, or no policy selects it any more";
@@ -184,7 +184,7 @@ fn adopted(drain_facts: &NodeDrainFacts, policies: &[Policy]) -> Option<Record> 
     Some(Record::new(Arc::from("draino"), Cordon::Ours, bounded(vec![claim])))
 }
 
-/// Whether the node bears draino's annotation and is in use: somebody has uncordoned it. draino puts
+/// Whether the node bears draino's annotation and is in use: someone has uncordoned it. draino puts
 /// the two on in one write, so the next cordon is not its own, and must not be taken for that.
 fn is_left_by_draino(
     drain_facts: &NodeDrainFacts,
@@ -197,7 +197,7 @@ fn is_left_by_draino(
         && policies.iter().any(|policy| policy.selects(&drain_facts.labels))
 }
 
-/// Whose the cordon is cannot be told any more, so it counts as somebody else's.
+/// Whose the cordon is cannot be told any more, so it counts as someone else's.
 fn unreadable(drain_facts: &NodeDrainFacts, error: &str) -> Step {
     let record = drain_facts
         .unschedulable
@@ -210,7 +210,7 @@ fn begin(claims: Vec<Claim>, failures: u32) -> Step {
     Step::Action(Action::Begin { claims, failures })
 }
 
-/// A node that is cordoned by us, or drained on somebody else's cordon.
+/// A node that is cordoned by us, or drained on someone else's cordon.
 fn go_on(
     node: &Node,
     drain_facts: &NodeDrainFacts,
@@ -345,7 +345,7 @@ fn keep_vanished(record: &Record, clearing: &Clearing, now: Timestamp) -> Option
     Some(Step::Action(Action::Write(Change::note(record))))
 }
 
-/// Somebody wants the node used although it is bad.
+/// Someone wants the node used although it is bad.
 fn released(
     record: &Record,
     drain_facts: &NodeDrainFacts,

@@ -44,7 +44,7 @@ pub enum Why {
     CameLater,
     /// It has an `emptyDir` volume of this name.
     LocalStorage(Arc<str>),
-    /// No controller would create it anew.
+    /// No controller would recreate it.
     Unreplicated,
     /// It has an annotation by which pods are left.
     Protected(Protection),
@@ -62,7 +62,7 @@ pub enum Retention {
     Expected,
     /// The drain waits until the pod has finished.
     UntilFinished,
-    /// The pod would be lost with the node, and somebody does not want that: it stays, and is named
+    /// The pod would be lost with the node, and someone does not want that: it stays, and is named
     /// wherever the drain is reported. cluster-autoscaler would not remove such a node.
     Permanent,
 }

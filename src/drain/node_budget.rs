@@ -30,7 +30,7 @@ pub struct NodeBudget {
     /// The place of each node that waits, and the scope in which it was refused last.
     places: AHashMap<NodeName, (Waiting, Option<Scope>)>,
     /// Since when this process leads. From then on it knows itself which drains it has begun, and what
-    /// records tell of later ones is somebody else's word.
+    /// records tell of later ones is someone else's word.
     leads_since: Option<Timestamp>,
     /// When the latest drain of a policy began.
     begun: AHashMap<Arc<str>, Timestamp>,

@@ -139,7 +139,7 @@ impl PodPlan {
     }
 
     /// Whether nothing is left to do: no pod is to go or is going, none has to finish first, and of
-    /// none it is unknown. Pods that are left for ever do not count: they are
+    /// none it is unknown. Pods that are left forever do not count: they are
     /// [`blockers`](Self::blockers).
     pub fn is_drained(&self) -> bool {
         let waits = self.left.iter().any(|left| left.retention == Retention::UntilFinished);

@@ -37,7 +37,7 @@ pub struct Policy {
     pub deadline: Option<Duration>,
     /// What becomes of a node that is not drained by its deadline.
     pub at_deadline: AtDeadline,
-    /// When a drain that failed is tried again.
+    /// When a drain that failed is retried.
     pub retry: Retry,
     /// Stop a running drain when the conditions have cleared.
     pub stop_when_clear: bool,
@@ -223,7 +223,7 @@ pub struct Pace {
     pub notice: Duration,
     /// At least so long after another drain of the same policy has begun.
     pub spacing: Duration,
-    /// Bounds on nodes that are unavailable: cordoned by anybody, draining, or drained.
+    /// Bounds on nodes that are unavailable: cordoned by anyone, draining, or drained.
     pub caps: Vec<Cap>,
 }
 
@@ -269,15 +269,15 @@ pub enum Limit {
 /// What becomes of a node that is not drained by its deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AtDeadline {
-    /// It stays cordoned, and its drain is tried again later.
+    /// It stays cordoned, and its drain is retried later.
     GiveUp,
-    /// It is uncordoned, and tried again later.
+    /// It is uncordoned, and retried later.
     Uncordon,
     /// The pods that are left are deleted, budgets or not.
     DeleteRest,
 }
 
-/// When a drain that failed is tried again.
+/// When a drain that failed is retried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retry {
     /// Pause after the first failure; it doubles with each one.

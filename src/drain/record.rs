@@ -26,7 +26,7 @@ pub enum DrainPhase {
     Drained,
     /// The last drain failed at `ended`. The next one begins at `next`; without that, on request.
     Failed,
-    /// Somebody made it schedulable again while the conditions were bad: it is left alone until
+    /// Someone made it schedulable again while the conditions were bad: it is left alone until
     /// they have cleared, or another one goes bad.
     Released,
 }
@@ -67,7 +67,7 @@ impl fmt::Display for DrainPhase {
 pub enum Cordon {
     /// Ours: it goes when its last claim is gone.
     Ours,
-    /// The node was cordoned already: it is somebody else's to lift.
+    /// The node was cordoned already: it is someone else's to lift.
     Foreign,
     /// There is none at present: it was lifted until the next try.
     Lifted,

@@ -11,7 +11,7 @@ use crate::model::{Budget, PodRef, Uid};
 
 /// More than so many of a kind are counted only.
 const NAMED: usize = 3;
-/// As much as an annotation and an event can take of somebody else's words.
+/// As much as an annotation and an event can take of someone else's words.
 const LONGEST: usize = 800;
 
 /// The pods that are still on a node, by why they are.

@@ -24,7 +24,7 @@ pub struct Claim {
 /// What a candidate knows of the lease, and how long it waits for the claims that it has seen.
 ///
 /// A claim is a promise of its holder to write no longer than it lasts. The holder keeps it whatever
-/// becomes of the object: if somebody deletes the lease or edits it, the holder goes on until it
+/// becomes of the object: if someone deletes the lease or edits it, the holder goes on until it
 /// notices. So a claim ends in two ways only: its time runs out after it was last seen to change,
 /// or its holder releases it. Everything else that is found stored (one without a holder, one with a
 /// shorter duration, one with another holder) counts as a claim that was made just now.
@@ -51,10 +51,10 @@ pub struct Sight {
 /// What to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Try to take the lease, and write nothing for this long after that: somebody may not know yet
+    /// Try to take the lease, and write nothing for this long after that: someone may not know yet
     /// that it is taken. Zero if no claim of others is valid.
     Try(Duration),
-    /// Somebody may write until then.
+    /// Someone may write until then.
     Wait(Instant),
 }
 

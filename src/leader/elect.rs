@@ -16,7 +16,7 @@ use crate::observe::Sign;
 /// Name of the lease.
 pub const LEASE: &str = "ostrakon";
 /// Annotation by which a holder says that it has released the lease. A lease without holder and
-/// without it was emptied by somebody else.
+/// without it was emptied by someone else.
 pub const RELEASED_BY: &str = "ostrakon.dev/released-by";
 /// Annotation by which a holder says that it has made the claim. A holder without it was written by
 /// another hand.

@@ -73,7 +73,7 @@ impl Pod {
     }
 }
 
-/// A toleration of every taint with this key, for ever; of every taint at all if it is empty.
+/// A toleration of every taint with this key, forever; of every taint at all if it is empty.
 pub(crate) fn exists(key: &str) -> Toleration {
     Toleration {
         index: 0,
@@ -85,12 +85,12 @@ pub(crate) fn exists(key: &str) -> Toleration {
     }
 }
 
-/// A toleration of this key and value, for ever.
+/// A toleration of this key and value, forever.
 pub(crate) fn equal(key: &str, value: &str) -> Toleration {
     comparing(key, Operator::Equal, value)
 }
 
-/// A toleration with an operator that compares, for ever.
+/// A toleration with an operator that compares, forever.
 pub(crate) fn comparing(key: &str, operator: Operator, value: &str) -> Toleration {
     Toleration { operator, value: Arc::from(value), ..exists(key) }
 }

@@ -124,7 +124,7 @@ pub struct NodeDrainFacts {
     pub record: Option<Arc<str>>,
     /// Raw text of the annotation `draino.planet.com/conditions`.
     pub draino_conditions: Option<Arc<str>>,
-    /// The annotation `draino/drain-retry` is `true`: somebody asks for one more try.
+    /// The annotation `draino/drain-retry` is `true`: someone asks for one more try.
     pub retry_asked: bool,
 }
 

@@ -31,7 +31,7 @@ pub struct DrainPod {
     pub labels: Labels,
     /// Its annotations.
     pub annotations: Labels,
-    /// The owner that would create it anew.
+    /// The owner that would recreate it.
     pub controller: Option<Owner>,
     /// Its volumes on the node's own disk or in its memory.
     pub volumes: Vec<LocalVolume>,

@@ -45,6 +45,6 @@ pub struct Toleration {
     pub value: Arc<str>,
     /// Effect that it is for; `None` means every effect.
     pub effect: Option<Effect>,
-    /// `tolerationSeconds`: for how long, in seconds; `None` means for ever.
+    /// `tolerationSeconds`: for how long, in seconds; `None` means forever.
     pub seconds: Option<i64>,
 }

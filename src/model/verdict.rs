@@ -120,12 +120,12 @@ impl fmt::Display for Kept {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::NoTaints => "its node has no NoExecute taint",
-            Self::Tolerated => "it tolerates every NoExecute taint for ever",
+            Self::Tolerated => "it tolerates every NoExecute taint forever",
             Self::Mirror => "it is a mirror pod, which only the kubelet can stop",
             Self::Finished => "it has finished",
-            Self::Terminating => "it is being deleted already",
-            Self::PodGone => "it is gone",
-            Self::NodeGone => "its node is gone",
+            Self::Terminating => "it is already terminating",
+            Self::PodGone => "it no longer exists",
+            Self::NodeGone => "its node no longer exists",
         })
     }
 }
@@ -151,7 +151,7 @@ impl fmt::Display for Anchor {
         let source = match self.source {
             AnchorSource::TimeAdded => "the taint's timeAdded",
             AnchorSource::FirstSeen => "the first sight of the taint",
-            AnchorSource::Outage => "the beginning of the outage",
+            AnchorSource::Outage => "the start of the outage",
             AnchorSource::Bound => "the pod's binding",
             AnchorSource::Observed => "the decision",
         };

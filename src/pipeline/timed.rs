@@ -84,9 +84,9 @@ pub enum Outcome<V> {
         /// What to hand out then.
         value: V,
     },
-    /// It is to be tried again with `value`, and not before `not_before` in any case. If the key
+    /// It is to be retried with `value`, and not before `not_before` in any case. If the key
     /// was armed meanwhile, that countdown stays, but is moved to `not_before` if it is due earlier.
-    /// If it was disarmed meanwhile, it is not tried again.
+    /// If it was disarmed meanwhile, it is not retried.
     Retry {
         /// The floor.
         not_before: Instant,

@@ -231,7 +231,7 @@ impl<N: Sharded, P: Sharded> Pipeline<N, P> {
     fn spawn(&self, name: String, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
         let control = Arc::clone(&self.control);
         let thread = thread::Builder::new().name(name.clone()).spawn(move || {
-            // What the panic left half done is not looked at again: everything stops.
+            // What the panic left half done is not evaluated again: everything stops.
             match catch_unwind(AssertUnwindSafe(body)) {
                 Ok(()) => control.stop(),
                 Err(panic) => {

@@ -18,7 +18,7 @@ use crate::model::{Anchor, AnchorSource, Anchors, FirstSeen, Node, Outage, Stamp
 use super::matching::no_execute;
 use super::outage::{self, LONGEST_GAP, Span};
 
-/// The clocks of a cluster's machines may be apart by so much without anybody setting them right: what
+/// The clocks of a cluster's machines may be apart by so much without anyone setting them right: what
 /// one learns of another is in whole seconds, and travels. What one of them has recorded must then count on another as it stands: a record that changes with who
 /// reads it would move deadlines at each change of leaders.
 pub const CLOCKS_APART: SignedDuration = SignedDuration::from_secs(5);

@@ -27,7 +27,7 @@ impl Note {
     }
 }
 
-/// A draino that somebody runs.
+/// A draino that someone runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Source {
     /// What to call its policy.

@@ -21,7 +21,7 @@ pub(super) const SESSION_SECONDS: i64 = 8;
 /// At least so many pods are on a node on bed: one of each kind.
 pub(super) const SCENARIO_NODES: usize = 10;
 
-/// The pod that somebody else deletes, and that comes back under its name.
+/// The pod that someone else deletes, and that comes back under its name.
 pub(super) const NAMESAKE: (&str, &str) = ("shop", "db-0");
 
 /// The budget that the drain has to keep: of these pods one may be missing.

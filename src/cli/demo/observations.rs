@@ -245,7 +245,7 @@ impl Observations {
                 facts.tolerated = tolerated(&facts.tolerations, &home.taints, at);
             }
         }
-        // Somebody has given it a toleration, or it has finished. A deletion is judged by what was
+        // Someone has given it a toleration, or it has finished. A deletion is judged by what was
         // before.
         if !facts.deleted && tolerations != facts.tolerations {
             facts.tolerations = tolerations;

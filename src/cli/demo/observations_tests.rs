@@ -18,7 +18,7 @@ struct Bed {
 
 impl Bed {
     /// A node `n1`, and on it a pod that tolerates nothing, one that tolerated `k` for 5 s and one that
-    /// tolerated it for ever.
+    /// tolerated it forever.
     fn new() -> Self {
         let store = Store::new(Clock::system(), Options::default());
         let (changes, observations) = (Mutex::new(store.follow()), Mutex::default());

@@ -73,7 +73,7 @@ impl Toleration {
             .collect()
     }
 
-    /// One of all taints, for ever.
+    /// One of all taints, forever.
     pub(super) fn of_everything() -> Vec<Self> {
         let (key, value) = Default::default();
         vec![Self { key, operator: "Exists".to_owned(), value, seconds: None }]

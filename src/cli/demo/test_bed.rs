@@ -72,7 +72,7 @@ pub(super) struct TestBed {
     controller: Option<Running>,
 }
 
-/// Somebody who watches the cluster's history. Nothing calls it: it reads what was stored when it is
+/// Someone who watches the cluster's history. Nothing calls it: it reads what was stored when it is
 /// asked, so nobody ever waits for it, and it for nobody.
 struct Outside {
     changes: UnboundedReceiver<Arc<Change>>,

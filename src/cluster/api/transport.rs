@@ -57,7 +57,7 @@ fn is_of_a_wrong_peer(cause: &(dyn Error + 'static)) -> bool {
     if let Some(error) = cause.downcast_ref::<rustls::Error>() {
         return !passes(error);
     }
-    // A name that no certificate can be for is found out before anybody is connected to.
+    // A name that no certificate can be for is found out before anyone is connected to.
     cause.is::<InvalidDnsNameError>()
         || cause.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_parse)
 }

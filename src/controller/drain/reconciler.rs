@@ -67,7 +67,7 @@ struct RetryState {
     /// How often it could not be drained, and why it could not the last time.
     blocked: u32,
     why: Option<Arc<str>>,
-    /// Until when its pods are not looked at again, since it could not be drained. What else is to be
+    /// Until when its pods are not evaluated again, since it could not be drained. What else is to be
     /// done about the node does not wait for that.
     undrainable_until: Option<Instant>,
     capped: bool,
@@ -255,7 +255,7 @@ impl DrainReconciler {
             stored = match result {
                 Ok(StepResult::Continue(stored)) => stored,
                 Ok(result) => return Ok(result),
-                // Somebody else has written to it: look again at once.
+                // Someone else has written to it: look again at once.
                 Err(_) if is_conflict => {
                     match self.api.stored_node(name, &self.drains.watched).await? {
                         Some(stored) => stored,

@@ -16,7 +16,7 @@ use jiff::Timestamp;
 use crate::backoff::Backoff;
 use crate::model::{Condition, ConditionStatus, Node, NodeDrainFacts, NodeName, Uid, later};
 
-/// Pause before what was refused is tried again.
+/// Pause before what was refused is retried.
 const BACKOFF: Backoff = Backoff { first: Duration::from_secs(20), most: Duration::from_secs(600) };
 
 /// Nodes with what is missing on them.
@@ -41,13 +41,13 @@ struct Missing {
     /// Whether `DrainScheduled` should be `True`.
     scheduled: Option<bool>,
     tries: u32,
-    /// When they are tried again.
+    /// When they are retried.
     again: Timestamp,
 }
 
 impl Unstored {
     /// The node as it should be stored; `None` if nothing is missing on it. A condition that is due to
-    /// be tried again is left as it is stored.
+    /// be retried is left as it is stored.
     pub(super) fn recall(&self, node: &Node, now: Timestamp) -> Option<Node> {
         if self.nodes.is_empty() {
             return None;
@@ -71,7 +71,7 @@ impl Unstored {
         Some(Node { drain_facts: Some(Arc::new(drain_facts)), ..node.clone() })
     }
 
-    /// When the annotations are tried again; `None` if none is missing.
+    /// When the annotations are retried; `None` if none is missing.
     pub(super) fn again(&self, name: &NodeName) -> Option<Timestamp> {
         let missing = self.nodes.get(name)?;
         missing.annotations.as_ref().map(|_| missing.again)

@@ -119,7 +119,7 @@ proptest! {
         failure_persistence: None, cases: 4096, ..ProptestConfig::default()
     })]
 
-    /// Only a cordon of ours is ever lifted, and only a node that somebody finds bad is cordoned.
+    /// Only a cordon of ours is ever lifted, and only a node that someone finds bad is cordoned.
     #[test]
     fn nothing_of_others_is_undone(node in some_node(), now in 0_i64..2000) {
         let Step::Action(action) = decide(&node, &[policy("p", &KINDS)], at(now)) else { return Ok(()) };

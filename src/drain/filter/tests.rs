@@ -97,7 +97,7 @@ fn pods_of_a_daemon_set_or_stateful_set_are_left_while_it_exists() {
 #[test]
 fn what_a_pod_says_of_an_owner_decides_about_no_pod_of_another() {
     let victim = drain_pod("agent-1").in_namespace("kube-system").owned_by(agent());
-    // It names the UID of somebody else's owner, which is not checked.
+    // It names the UID of someone else's owner, which is not checked.
     let liar = |named: Owner| {
         let owner = Owner { uid: Arc::clone(&agent().uid), ..named };
         drain_pod("liar").in_namespace("a-tenant").owned_by(owner)

@@ -131,7 +131,7 @@ fn another_holder_written_by_hand_ends_no_claim() {
 
 #[test]
 fn our_own_name_counts_only_where_we_may_have_written_it() {
-    // Another may have taken what was released before somebody wrote our name over it.
+    // Another may have taken what was released before someone wrote our name over it.
     let forged =
         [(0.0, claim("a", 1)), (1.0, released("a", 2)), (3.0, by_hand(claim(me().as_str(), 4)))];
     assert_eq!(free_at(&forged), 8.0);

@@ -564,7 +564,7 @@ async fn the_default_times_keep_their_figures() {
     }
 }
 
-/// Somebody with the right to write leases.
+/// Someone with the right to write leases.
 #[derive(Clone, Copy, Debug)]
 enum Hand {
     Deletes,
@@ -620,7 +620,7 @@ async fn where_there_is_no_namespace_for_it_nobody_leads() {
     one.won().await;
 }
 
-/// Somebody writes into the lease what the API server stores and nobody here can read.
+/// Someone writes into the lease what the API server stores and nobody here can read.
 fn scrawl(cluster: &Embedded) {
     let change = |lease: &serde_json::Value| {
         let mut lease = lease.clone();

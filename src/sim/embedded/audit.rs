@@ -47,7 +47,7 @@ impl Audit {
         self.feeds.lock().push(feed);
     }
 
-    /// Tells of a request, which is only put together if somebody reads it.
+    /// Tells of a request, which is only put together if someone reads it.
     pub(super) fn tell(&self, audited: impl FnOnce() -> Audited) {
         let feeds = self.feeds.lock().clone();
         if feeds.is_empty() {

@@ -78,7 +78,7 @@ impl ApiError {
         Self::about(resource, name, 409, "Conflict", text)
     }
 
-    /// 409: somebody else wrote first.
+    /// 409: someone else wrote first.
     pub fn modified(resource: Resource, name: &str) -> Self {
         let cause = "the object has been modified; please apply your changes to the latest \
                      version and try again";

@@ -28,7 +28,7 @@ pub struct Change {
     pub deleted: bool,
 }
 
-/// A change as somebody sees it who watches a selection.
+/// A change as someone sees it who watches a selection.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Seen {
     /// The object is new in the selection.

@@ -97,7 +97,7 @@ pub(super) fn is_finished(pod: &Value) -> bool {
     matches!(text(pod, &["status", "phase"]), "Succeeded" | "Failed")
 }
 
-/// Whether somebody asked for the object to go.
+/// Whether someone asked for the object to go.
 pub(super) fn is_terminating(object: &Value) -> bool {
     !at(object, &["metadata", "deletionTimestamp"]).is_null()
 }

@@ -66,7 +66,7 @@ struct Shared {
 }
 
 /// Where changes are sent as they are stored. A channel and not a callback: a callback under the lock
-/// waits for ever for whatever its caller holds while it waits for the store. Unbounded, because a
+/// waits forever for whatever its caller holds while it waits for the store. Unbounded, because a
 /// bounded one would make the store wait for its reader, or lose changes.
 enum Feed {
     Changes(mpsc::UnboundedSender<Arc<Change>>),
@@ -74,7 +74,7 @@ enum Feed {
 }
 
 impl Feed {
-    /// Whether somebody still reads it.
+    /// Whether someone still reads it.
     fn send(&self, change: &Arc<Change>) -> bool {
         match self {
             Self::Changes(feed) => feed.send(Arc::clone(change)).is_ok(),

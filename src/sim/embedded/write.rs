@@ -141,7 +141,7 @@ impl Store {
     }
 
     /// Replaces the object by what `change` makes of it, as one step. `change` runs without the
-    /// store's lock, and again if somebody else changed the object meanwhile.
+    /// store's lock, and again if someone else changed the object meanwhile.
     pub fn modify(
         &self,
         resource: Resource,

@@ -29,7 +29,7 @@ impl<T: Clone + Eq + Hash + Ord> Lane<T> {
         }
     }
 
-    /// Asks for a look at it. What is being worked on is looked at again afterwards anyway.
+    /// Asks for a look at it. What is being worked on is evaluated again afterwards anyway.
     pub(super) fn ask(&mut self, item: T) {
         if !self.busy.contains(&item) && self.queued.insert(item.clone()) {
             self.queue.push_back(item);
@@ -51,7 +51,7 @@ impl<T: Clone + Eq + Hash + Ord> Lane<T> {
         self.busy.insert(item);
     }
 
-    /// Work on it is over; it is looked at again.
+    /// Work on it is over; it is evaluated again.
     pub(super) fn end(&mut self, item: T) {
         self.busy.remove(&item);
         self.ask(item);
@@ -88,7 +88,7 @@ impl<T: Clone + Eq + Hash> Timers<T> {
         }
     }
 
-    /// Waits for the next timer that is due; for ever if there is none.
+    /// Waits for the next timer that is due; forever if there is none.
     pub(super) async fn next(&mut self) -> T {
         if self.queue.is_empty() {
             return std::future::pending().await;

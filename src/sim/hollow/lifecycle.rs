@@ -18,7 +18,7 @@ use super::switches::{Conduct, Rejection};
 pub(super) struct Rules {
     /// How long an ordinary pod takes to stop.
     pub(super) stop_time: Duration,
-    /// How long somebody else's change of a status stands before it is put right.
+    /// How long someone else's change of a status stands before it is put right.
     pub(super) sync_interval: Duration,
 }
 
@@ -51,7 +51,7 @@ pub(super) enum Action {
     Finish(Ending),
     /// Report that it is not taken.
     Reject(Rejection),
-    /// Delete it with no grace: it has ended and somebody asked for its deletion.
+    /// Delete it with no grace: it has ended and someone asked for its deletion.
     Remove,
 }
 

@@ -101,7 +101,7 @@ const BACKOFF: Backoff =
 pub struct Options {
     /// From one renewal of a lease to the next; the lease lasts four times as long.
     pub lease_interval: Duration,
-    /// How long somebody else's change of a node's or pod's status stands before it is put right.
+    /// How long someone else's change of a node's or pod's status stands before it is put right.
     pub sync_interval: Duration,
     /// How often an unchanged node status is written.
     pub status_interval: Duration,

@@ -121,7 +121,7 @@ pub(super) struct NodeStatus {
     pub(super) conditions: Vec<Condition>,
 }
 
-/// A deletion that somebody asked for.
+/// A deletion that someone asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Deletion {
     /// How long the pod may take to stop. Zero: the API server waits for finalizers only.
@@ -193,7 +193,7 @@ impl Node {
         self.metadata.name.as_deref().unwrap_or_default()
     }
 
-    /// Whether somebody asked for its deletion.
+    /// Whether someone asked for its deletion.
     pub(super) fn is_going(&self) -> bool {
         self.metadata.deletion_timestamp.is_some()
     }

@@ -41,7 +41,7 @@ struct Store {
     /// How many of the next requests fail, and how.
     faults: usize,
     fault: Fault,
-    /// The path of an object that somebody else deletes right before it is changed.
+    /// The path of an object that someone else deletes right before it is changed.
     vanishing: Option<String>,
 }
 

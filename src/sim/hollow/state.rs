@@ -123,7 +123,7 @@ pub(super) struct State {
     pub(super) synced_pods: bool,
     /// How many pods got an address.
     pub(super) addresses: u32,
-    /// Works that failed, and when each is tried again.
+    /// Works that failed, and when each is retried.
     pub(super) held: HashMap<Work, (u32, Timestamp)>,
     pub(super) node_lane: Lane<Work>,
     pub(super) pod_lane: Lane<Work>,

@@ -1,4 +1,4 @@
-//! Follows one resource for ever, through cuts, errors and servers that fall silent.
+//! Follows one resource forever, through cuts, errors and servers that fall silent.
 //!
 //! kube's watcher knows how to list and how to resume. It leaves three things to its user, and
 //! they are here: pauses after errors, a limit on how long a list may take, and a fresh start

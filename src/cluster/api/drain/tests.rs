@@ -227,7 +227,7 @@ async fn budgets_come_with_what_they_select_and_demand() {
 
 #[tokio::test]
 async fn what_a_tenant_has_in_its_budget_hides_no_budget_of_others() {
-    // Anybody who may write a budget may say when somebody changed it. This is a time of the API, and
+    // Anybody who may write a budget may say when someone changed it. This is a time of the API, and
     // later than what is a time here.
     let api = answering(
         200,

@@ -19,7 +19,7 @@ use crate::cluster::{Api, Metrics, open};
 
 const ELSEWHERE: &[u8] = include_bytes!("../../../../tests/data/elsewhere.pem");
 
-/// Of the server, and of somebody who has nothing to do with it.
+/// Of the server, and of someone who has nothing to do with it.
 fn certificates() -> [CertificateDer<'static>; 2] {
     let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(ELSEWHERE).collect();
     all.unwrap().try_into().unwrap()

@@ -157,7 +157,7 @@ impl DrainReconciler {
             }
             None => None,
         };
-        // A new cordon puts it on in any case: somebody may have taken it off meanwhile.
+        // A new cordon puts it on in any case: someone may have taken it off meanwhile.
         let Some(stored) = &stored.taints else {
             // They could not be written back as they are.
             if let Some(record) = &mut change.record {

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// A good node that draino has cordoned, and somebody uncordoned.
+/// A good node that draino has cordoned, and someone uncordoned.
 fn left_by_draino() -> Node {
     kept("n1").reporting("Bad", False, -9000).marked_by_draino("Bad=True,0s")
 }
@@ -78,7 +78,7 @@ fn a_plan_is_taken_back_before_its_record_goes_with_the_autoscalers_uncordon() {
         let marked = node.reporting("DrainScheduled", False, 111);
         let change = written(step(&marked, 112));
         assert_eq!((change.record, change.report), (None, Report::None), "{phase}");
-        // Whatever goes bad before that begins anew.
+        // Whatever goes bad before that starts again.
         let worse = marked.reporting("Bad", True, 112);
         assert_eq!(begun(step(&worse, 112)), [claim("p", &["Bad=True,0s"])], "{phase}");
     }

@@ -89,7 +89,7 @@ impl Daemons {
         for node in missing {
             let mut pod = pod.clone();
             pod["spec"]["nodeName"] = node.into();
-            // What is refused, as in a namespace that goes, is tried again when something changes.
+            // What is refused, as in a namespace that goes, is retried when something changes.
             let _ = self.store.create(Resource::Pods, namespace, pod, false);
         }
         for name in superfluous {
