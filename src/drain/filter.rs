@@ -17,7 +17,7 @@ use crate::model::{
 
 /// cluster-autoscaler's annotation that says whether a pod may be evicted.
 const SAFE_TO_EVICT: &str = "cluster-autoscaler.kubernetes.io/safe-to-evict";
-/// cluster-autoscaler's annotation that names local volumes whose content may be lost.
+/// cluster-autoscaler's annotation that lists local volumes whose content may be lost.
 const SAFE_VOLUMES: &str = "cluster-autoscaler.kubernetes.io/safe-to-evict-local-volumes";
 /// API groups in which a DaemonSet or StatefulSet is Kubernetes' own; the second one up to 1.15.
 const OWN_GROUPS: [&str; 2] = ["apps", "extensions"];
@@ -27,26 +27,26 @@ const OWN_GROUPS: [&str; 2] = ["apps", "extensions"];
 pub enum PodDecision {
     /// It is evicted.
     Evict,
-    /// It is being deleted already: the drain waits for it, and evicts it no second time.
+    /// It is terminating: the drain waits for it, and does not evict it again.
     Await,
-    /// It is left on the node.
+    /// It stays on the node.
     Leave(Why, Retention),
 }
 
-/// Why a pod is left.
+/// Why a pod stays.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Why {
     /// It is a mirror pod.
     Mirror,
-    /// Its controller is of a kind that is left.
+    /// Its controller is of a kind whose pods stay.
     Controller(Owner),
-    /// It came to the node while that was being drained.
+    /// It was bound to the node during the drain.
     CameLater,
     /// It has an `emptyDir` volume of this name.
     LocalStorage(Arc<str>),
     /// No controller would recreate it.
     Unreplicated,
-    /// It has an annotation by which pods are left.
+    /// It has an annotation of pods that stay.
     Protected(Protection),
     /// cluster-autoscaler's annotation says that it must not be evicted.
     NotSafeToEvict,
@@ -54,20 +54,20 @@ pub enum Why {
     RunsToCompletion,
 }
 
-/// For how long a pod is left, and what that means for the drain.
+/// How long a pod stays, and what that means for the drain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Retention {
-    /// It may stay: the node counts as drained with it on. So it is with mirror pods and with whole
-    /// kinds that the policy leaves, since that is what the policy is for, and with finished pods.
+    /// It may stay: the node counts as drained with it. This applies to mirror pods, to kinds of controllers
+    /// that the policy keeps, and to finished pods.
     Expected,
     /// The drain waits until the pod has finished.
     UntilFinished,
-    /// The pod would be lost with the node, and someone does not want that: it stays, and is named
-    /// wherever the drain is reported. cluster-autoscaler would not remove such a node.
+    /// The pod would be lost with the node, and is protected against that: it stays and is reported.
+    /// cluster-autoscaler would not remove such a node.
     Permanent,
 }
 
-/// A pod whose decision depends on an owner of which nothing is known.
+/// A pod for which the decision depends on an unknown owner.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "cannot check whether the {owner} of pod {pod} exists: {error}; allow ostrakon to get this kind, \
@@ -82,8 +82,8 @@ pub struct OwnerUnknown {
     pub error: Arc<str>,
 }
 
-/// Which owners must be looked up before [`decide_pod`] can tell about these pods: each once, with its
-/// namespace.
+/// The owners that must be looked up before [`decide_pod`] can decide about these pods: each once, with
+/// its namespace.
 pub fn owners_needed<'a>(
     pods: impl IntoIterator<Item = &'a DrainPod>,
     rules: &PodRules,
@@ -99,17 +99,17 @@ pub fn owners_needed<'a>(
 
 /// What a drain by these rules does with a pod.
 ///
-/// - Mirror pods are left: the kubelet alone can stop them.
-/// - Pods of a kind of controllers that is left are left while their controller exists. An orphan
-///   is judged like any other pod.
-/// - A pod that is being deleted goes, whatever the rules say of it. Only a DaemonSet's is left, as
-///   the DaemonSet creates the next one at once.
-/// - A finished pod needs no controller, but its other filters hold: its files may still be read.
-/// - `safe-to-evict: "true"` is its owner's word that it may be evicted: neither local storage nor
-///   the lack of a controller holds it then, as with cluster-autoscaler.
+/// - Mirror pods stay: only the kubelet can stop them.
+/// - Pods of kinds of controllers that the rules keep stay while their controller exists. An orphan is
+///   handled like any other pod.
+/// - A terminating pod is awaited, whatever the rules are. Only a DaemonSet's pod stays, because the
+///   DaemonSet creates the next one at once.
+/// - A finished pod needs no controller, but other filters apply: its files may still be read.
+/// - With `safe-to-evict: "true"`, neither local storage nor the lack of a controller keeps the pod, as in
+///   cluster-autoscaler.
 ///
 /// # Errors
-/// Nothing is known of the pod's owner, and it depends on it.
+/// The decision depends on the pod's owner, which is unknown.
 pub fn decide_pod(
     pod: &DrainPod,
     rules: &PodRules,
@@ -146,7 +146,7 @@ pub fn decide_pod(
     })
 }
 
-/// Why a pod is left because of what it is itself.
+/// Why a pod stays because of its own fields.
 fn own_reason(pod: &DrainPod, rules: &PodRules) -> Option<Why> {
     let finished = pod.phase == Phase::Finished;
     let safe = rules.honour_safe_to_evict.then(|| pod.annotations.get(SAFE_TO_EVICT)).flatten();
@@ -187,7 +187,7 @@ fn protects(protection: &Protection, pod: &DrainPod) -> bool {
     }
 }
 
-/// The pod's controller, if it is of a kind whose pods are left.
+/// The pod's controller, if it is of a kind whose pods stay.
 fn left_controller<'a>(pod: &'a DrainPod, rules: &PodRules) -> Option<&'a Owner> {
     let owner = pod.controller.as_ref()?;
     let left = !rules.evict_daemonset && is_daemon_set(owner)

@@ -14,49 +14,49 @@ use jiff::Timestamp;
 use super::{Cap, CapScope, DrainPhase, Limit, Policy, Record};
 use crate::model::{Autoscaler, NodeDrainFacts, NodeName, later};
 
-/// For how long a grant counts that the nodes do not show: the write failed without an answer, or
-/// the watch is that late.
+/// How long a grant counts that is not visible on the node: the write may have failed without a response,
+/// or the watch may be late.
 const GRANT_LASTS: Duration = Duration::from_secs(120);
 
-/// The nodes of the cluster, as far as drains of other nodes depend on them.
+/// The nodes of the cluster, as far as they affect drains of other nodes.
 #[derive(Debug, Default)]
 pub struct NodeBudget {
     nodes: AHashMap<NodeName, Entry>,
     scopes: AHashMap<Scope, Tally>,
-    /// Labels that caps count by.
+    /// Labels used by caps.
     keys: Vec<Arc<str>>,
     granted: AHashMap<NodeName, Timestamp>,
     waiting: BTreeSet<Waiting>,
-    /// The place of each node that waits, and the scope in which it was refused last.
+    /// The queue position of each waiting node, and the scope that refused it last.
     places: AHashMap<NodeName, (Waiting, Option<Scope>)>,
-    /// Since when this process leads. From then on it knows itself which drains it has begun, and what
-    /// records tell of later ones is someone else's word.
+    /// Since when this process leads. It knows which drains it has started since then; records with later
+    /// starts are not trusted.
     leads_since: Option<Timestamp>,
-    /// When the latest drain of a policy began.
+    /// When the latest drain of each policy started.
     begun: AHashMap<Arc<str>, Timestamp>,
-    /// Drains whose beginning is on its way to their nodes: by which policy, and when.
+    /// Drains whose start is being written: the policy, and when.
     beginning: AHashMap<NodeName, (Arc<str>, Timestamp)>,
-    /// When the drain of a node is to begin.
+    /// When the drain of each node is scheduled to start.
     slots: AHashMap<NodeName, Slot>,
 }
 
-/// When a drain is to begin, and by which policy.
+/// A scheduled start and its policy.
 #[derive(Debug)]
 struct Slot {
     policy: Arc<str>,
     at: Timestamp,
-    /// Whether the node says so.
+    /// Whether it is stored on the node.
     stored: bool,
 }
 
-/// A set of nodes among which a cap counts.
+/// A set of nodes to which a cap applies.
 type Scope = Option<(Arc<str>, Option<Arc<str>>)>;
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Tally {
     total: u32,
     out: u32,
-    /// Those of them that give their place to another.
+    /// Those of them that do not count.
     overran: u32,
 }
 
@@ -70,10 +70,10 @@ struct Entry {
     scopes: Vec<Scope>,
 }
 
-/// A node that waits for a cap, those that go first being the least.
+/// A node that waits for a cap, ordered by who is next.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Waiting {
-    /// cluster-autoscaler's candidates first: they are about to go anyway.
+    /// cluster-autoscaler's scale-down candidates first: they will be removed anyway.
     rank: u8,
     since: Timestamp,
     node: NodeName,
@@ -103,13 +103,12 @@ impl NodeBudget {
         Self { keys: keys.into_iter().collect(), ..Self::default() }
     }
 
-    /// This process leads from now on, or stands by (`None`).
+    /// This process leads from now on, or is a standby (`None`).
     pub fn lead(&mut self, since: Option<Timestamp>) {
         self.leads_since = since;
     }
 
-    /// Takes in a version of a node, with its record if that [tells of a drain](Record::plans) that
-    /// counts for others.
+    /// Updates a node, with its record if it [plans a drain](Record::plans) that affects others.
     pub fn see(&mut self, name: &NodeName, drain_facts: &NodeDrainFacts, plan: Option<&Record>) {
         self.plan(name, plan);
         if drain_facts.unschedulable {
@@ -130,7 +129,7 @@ impl NodeBudget {
         self.put(name, Some(entry));
     }
 
-    /// A node is gone.
+    /// Removes a node.
     pub fn forget(&mut self, name: &NodeName) {
         self.granted.remove(name);
         self.slots.remove(name);
@@ -142,8 +141,8 @@ impl NodeBudget {
         self.put(name, None);
     }
 
-    /// Forgets what the nodes do not say: grants, who waits, and moments that are not stored. Another
-    /// may have led meanwhile.
+    /// Drops everything that is not stored on nodes: grants, waiting nodes and unstored times. Another
+    /// replica may have led meanwhile.
     pub fn forget_claims(&mut self) {
         let granted: Vec<NodeName> = self.granted.keys().cloned().collect();
         for name in granted {
@@ -155,12 +154,12 @@ impl NodeBudget {
         self.slots.retain(|_, slot| slot.stored);
     }
 
-    /// Grants a node to be cordoned, if the caps allow one more and nobody who waits goes first.
-    /// Otherwise it waits from now on. A grant counts until the node is seen to be cordoned, or
+    /// Grants a cordon if the caps allow one more and no other waiting node is first. Otherwise the node waits
+    /// from now on. A grant counts until the node is seen cordoned, or the grant is
     /// [given back](Self::give_back).
     ///
     /// # Errors
-    /// The cap that is reached.
+    /// The cap that has been reached.
     pub fn grant(
         &mut self,
         name: &NodeName,
@@ -186,22 +185,22 @@ impl NodeBudget {
         Ok(())
     }
 
-    /// The node is not cordoned after all.
+    /// Returns a grant: the node is not cordoned after all.
     pub fn give_back(&mut self, name: &NodeName) {
         if self.granted.remove(name).is_some() {
             self.count(name, false);
         }
     }
 
-    /// The node does not wait for a cap any more.
+    /// The node no longer waits for a cap.
     pub fn withdraw(&mut self, name: &NodeName) {
         if let Some((place, _)) = self.places.remove(name) {
             self.waiting.remove(&place);
         }
     }
 
-    /// When the drain of this node is to begin: after its notice, so long after the latest other one
-    /// of the policy, and in a window. Asked again for the same node, the answer stays.
+    /// When the drain of this node starts: after its notice, with the spacing to other drains of the policy,
+    /// and in a window. Repeated calls for the same node return the same time.
     pub fn slot(&mut self, name: &NodeName, policy: &Policy, now: Timestamp) -> Timestamp {
         if let Some(slot) = self.slots.get(name).filter(|slot| slot.at > now) {
             return slot.at;
@@ -226,13 +225,12 @@ impl NodeBudget {
         slot
     }
 
-    /// The drain of this node begins now, unless another one of the policy began too recently: then
-    /// it is to begin at the moment that is returned. So it is where many were due while no drain
-    /// could begin. The others wait from now on, and go on waiting if the node, as it is stored next,
-    /// [says](Self::settle) that it has begun.
+    /// Starts the drain of this node now, unless another drain of the policy started too recently, for example
+    /// because many were due while none could start. The others wait from now on; whether they continue to
+    /// wait is decided when the stored node [shows](Self::settle) whether the drain started.
     ///
     /// # Errors
-    /// Another moment.
+    /// The time at which it may start instead.
     pub fn begin(
         &mut self,
         name: &NodeName,
@@ -248,13 +246,13 @@ impl NodeBudget {
         Ok(())
     }
 
-    /// Whether it is not known yet if the drain of this node has begun.
+    /// Whether it is unknown yet if the drain of this node has started.
     pub fn is_beginning(&self, name: &NodeName) -> bool {
         self.beginning.contains_key(name)
     }
 
-    /// Takes in what a node says, as it is stored after its drain was to begin: that it has, or that
-    /// the write did not take. Then no other one waits for it, and its next try begins at once.
+    /// Checks on the stored node whether its drain has started. If the write failed, no other drain waits for
+    /// it, and its next attempt starts at once.
     pub fn settle(&mut self, name: &NodeName, drain_facts: &NodeDrainFacts) {
         let Some((policy, at)) = self.beginning.remove(name) else { return };
         if Record::of(drain_facts).is_some_and(|record| record.started == Some(at)) {
@@ -263,7 +261,7 @@ impl NodeBudget {
         }
     }
 
-    /// This process has given a drain under way its time once more.
+    /// This process has started the time of a running drain again.
     pub fn begun_again(&mut self, record: &Record) {
         if let Some(started) = record.started.filter(|_| record.failures == 0) {
             self.note_begun(Arc::from(record.policy()), started);
@@ -302,12 +300,12 @@ impl NodeBudget {
         }
     }
 
-    /// How many nodes wait for a cap.
+    /// Number of nodes that wait for a cap.
     pub fn waiting(&self) -> usize {
         self.waiting.len()
     }
 
-    /// How many nodes are unavailable, and how many there are.
+    /// Number of unavailable nodes, and of all nodes.
     pub fn unavailable(&self) -> (u32, u32) {
         self.scopes.get(&None).map_or((0, 0), |tally| (tally.out, tally.total))
     }
@@ -324,7 +322,7 @@ impl NodeBudget {
         place
     }
 
-    /// Whether a cap has room for the node at this place.
+    /// Whether a cap allows the node at this queue position.
     fn room(&self, place: &Waiting, cap: &Cap) -> Result<(), (Scope, Capped)> {
         let Some(entry) = self.nodes.get(&place.node) else {
             return Ok(());
@@ -374,7 +372,7 @@ impl NodeBudget {
         }
     }
 
-    /// Counts a known node as unavailable for a grant, or not any more.
+    /// Counts a known node as unavailable because of a grant, or removes that.
     fn count(&mut self, name: &NodeName, granted: bool) {
         if let Some(entry) = self.nodes.get(name) {
             let out = entry.unschedulable || granted;

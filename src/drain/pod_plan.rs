@@ -10,25 +10,25 @@ use super::filter::{self, OwnerUnknown, PodDecision, Retention, Why};
 use super::{AtDeadline, PodRules, Policy, Undrainable};
 use crate::model::{Budget, DrainPod, Owners, Phase, PodRef, later};
 
-/// A scheduler that has not seen the cordon may still bind pods for so long.
+/// How long a scheduler that has not seen the cordon may still bind pods.
 const SETTLES: Duration = Duration::from_secs(10);
 
-/// The pods of a node by what a drain does with them.
+/// The pods of a node, by what a drain does with them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodPlan {
-    /// They are to be evicted.
+    /// Pods to evict.
     pub go: Vec<DrainPod>,
-    /// They are being deleted already.
+    /// Terminating pods.
     pub going: Vec<DrainPod>,
-    /// They are left, and why.
+    /// Pods that stay, and why.
     pub left: Vec<Left>,
-    /// What would keep some of those in `go` from being evicted now.
+    /// Budgets that block pods in `go` at the moment.
     pub budget_blockers: Vec<(PodRef, BudgetBlocker)>,
-    /// Pods of which it cannot be told whether they go.
+    /// Pods for which the decision is unknown.
     pub unknown: Vec<OwnerUnknown>,
 }
 
-/// A pod that is left.
+/// A pod that stays.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Left {
     /// The pod.
@@ -42,11 +42,11 @@ pub struct Left {
 /// Why a node is not expected to be drained completely.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Blocker {
-    /// A pod is left that must not be lost.
+    /// A protected pod stays.
     Left(PodRef, Why),
-    /// A pod is to go, but its budgets never let it.
+    /// A pod should be evicted, but its budgets never allow it.
     Budget(PodRef, BudgetBlocker),
-    /// It cannot be told whether a pod is left.
+    /// It is unknown whether a pod stays.
     Unknown(OwnerUnknown),
 }
 
@@ -60,7 +60,7 @@ impl fmt::Display for Blocker {
     }
 }
 
-/// Sorts the pods of a node by what a drain does with them.
+/// Decides about each pod of a node.
 pub fn plan_pods(
     pods: impl IntoIterator<Item = DrainPod>,
     rules: &PodRules,
@@ -87,10 +87,10 @@ pub fn plan_pods(
 }
 
 impl PodPlan {
-    /// Why the node is not expected to be drained completely; nothing if it is, sooner or later.
+    /// Why the node is not expected to be drained completely; empty if it will be, sooner or later.
     ///
-    /// A budget that is used up is no reason: it may have something left later. Nor is a pod that
-    /// runs until it has finished.
+    /// An exhausted budget is not a blocker, because it may allow disruptions later. Nor is a pod that runs
+    /// to completion.
     pub fn blockers(&self) -> Vec<Blocker> {
         let lasting =
             self.budget_blockers.iter().filter(|(_, budget_blocker)| budget_blocker.is_lasting());
@@ -99,11 +99,11 @@ impl PodPlan {
         self.lasting().into_iter().chain(lasting).chain(unknown).collect()
     }
 
-    /// Why this policy does not drain the node now; nothing if it does.
+    /// Why this policy does not drain the node now; empty if it does.
     ///
-    /// Under [`Undrainable::DrainRest`] nothing that is expected stops an attempt: a budget, a webhook
-    /// or an operator may answer otherwise once it is asked. Where the rest is deleted at the deadline,
-    /// budgets are no reason under any policy.
+    /// Under [`Undrainable::DrainRest`], no forecast prevents an attempt: a budget, a webhook or an operator
+    /// may answer differently once it is asked. If remaining pods are deleted at the deadline, budgets never
+    /// count.
     pub fn vetoes(&self, policy: &Policy) -> Vec<Blocker> {
         if policy.undrainable == Undrainable::DrainRest {
             return Vec::new();
@@ -115,8 +115,8 @@ impl PodPlan {
         vetoes
     }
 
-    /// Leaves the pods that came to the node after its drain had begun: they bear the cordon, and so
-    /// would those that their controllers create in their place, again and again.
+    /// Keeps pods that were created after the drain started: they tolerate the cordon, and so would their
+    /// replacements.
     pub fn leave_later(&mut self, started: Timestamp) {
         let came_later = |pod: &DrainPod| {
             let is_daemon = pod.controller.as_ref().is_some_and(filter::is_daemon_set);
@@ -132,22 +132,21 @@ impl PodPlan {
         }
     }
 
-    /// The pods that the policy protects: they stay when all others are gone.
+    /// Protected pods, which stay when all others are gone.
     pub fn lasting(&self) -> Vec<Blocker> {
         let left = self.left.iter().filter(|left| left.retention == Retention::Permanent);
         left.map(|left| Blocker::Left(left.pod.clone(), left.why.clone())).collect()
     }
 
-    /// Whether nothing is left to do: no pod is to go or is going, none has to finish first, and of
-    /// none it is unknown. Pods that are left forever do not count: they are
-    /// [`blockers`](Self::blockers).
+    /// Whether nothing remains to be done: no pod to evict, terminating, running to completion or unknown.
+    /// Protected pods do not count: they are [`blockers`](Self::blockers).
     pub fn is_drained(&self) -> bool {
         let waits = self.left.iter().any(|left| left.retention == Retention::UntilFinished);
         self.go.is_empty() && self.going.is_empty() && self.unknown.is_empty() && !waits
     }
 
-    /// Whether all that is left are pods that are being deleted, and take longer than their grace, or
-    /// have a longer one than a drain `counts`. More time would not end it.
+    /// Whether only terminating pods remain that exceed their grace period, or have a longer one than a drain
+    /// `counts`. More time would not help.
     pub fn has_overrun(&self, counts: Duration, now: Timestamp) -> bool {
         let takes_long = |pod: &DrainPod| {
             pod.grace > counts || pod.terminating.is_some_and(|until| until <= now)
@@ -157,12 +156,12 @@ impl PodPlan {
         is_all && !self.going.is_empty() && self.going.iter().all(takes_long)
     }
 
-    /// All pods that are still to go, those that are going already among them.
+    /// All pods that still have to disappear, including terminating ones.
     pub fn still_to_go(&self) -> Vec<&DrainPod> {
         self.go.iter().chain(&self.going).collect()
     }
 
-    /// The longest grace of the pods that are to go; that of finished ones does not count.
+    /// The longest grace period of the pods to evict, without finished ones.
     pub fn longest_grace(&self) -> Duration {
         let pods = self.go.iter().chain(&self.going).filter(|pod| pod.phase != Phase::Finished);
         pods.map(|pod| pod.grace).max().unwrap_or_default()

@@ -10,52 +10,52 @@ use super::expr::LabelExpr;
 use super::window::Window;
 use crate::model::{Labels, NodeDrainFacts};
 
-/// Everything that one drain policy says. Every policy that selects a node judges it; a drain goes
-/// by the settings of the first that finds it bad.
+/// A drain policy. Every policy that selects a node is evaluated; a drain uses the settings of the first
+/// one with a matching condition.
 #[derive(Clone, Debug)]
 pub struct Policy {
-    /// Its name, unique in the configuration: for logs, events, metrics and the record on a node.
+    /// Its name, unique in the configuration; used in logs, events, metrics and the record on a node.
     pub name: Arc<str>,
-    /// Which nodes it is for.
+    /// Which nodes it selects.
     pub nodes: NodeSelector,
-    /// What makes a node bad: any of these. At least one.
+    /// Conditions that make a node bad; one is enough. Never empty.
     pub conditions: Vec<ConditionRule>,
-    /// When drains may begin. Empty: always.
+    /// When drains may start. Empty: always.
     pub windows: Vec<Window>,
-    /// Drain a cordoned node. Off: nodes are cordoned and no more (draino's `--skip-drain`).
+    /// Drain cordoned nodes. If `false`, nodes are only cordoned (draino's `--skip-drain`).
     pub drain: bool,
-    /// What it does with pods.
+    /// Which pods are evicted.
     pub pods: PodRules,
-    /// When drains begin, and how many nodes at a time.
+    /// When drains start, and how many nodes at a time.
     pub pace: Pace,
-    /// The longest grace that a pod is given. `None`: each pod has its own.
+    /// Maximum grace period of a pod. `None`: each pod keeps its own.
     pub max_grace: Option<Duration>,
-    /// What a drain may take beyond the longest grace of the node's pods.
+    /// Time that a drain may take beyond the longest grace period of the node's pods.
     pub headroom: Duration,
-    /// How long a drain may take. `None`: the longest grace of the node's pods, of which no more than
-    /// [`LONGEST_GRACE`](Self::LONGEST_GRACE) counts, and the headroom.
+    /// How long a drain may take. `None`: the longest grace period of the node's pods, up to
+    /// [`LONGEST_GRACE`](Self::LONGEST_GRACE), plus the headroom.
     pub deadline: Option<Duration>,
-    /// What becomes of a node that is not drained by its deadline.
+    /// What happens to a node that is not drained by the deadline.
     pub at_deadline: AtDeadline,
-    /// When a drain that failed is retried.
+    /// When a failed drain is retried.
     pub retry: Retry,
     /// Stop a running drain when the conditions have cleared.
     pub stop_when_clear: bool,
-    /// What becomes of a bad node with pods that are not expected to go.
+    /// What happens to a bad node with pods that cannot be evicted.
     pub undrainable: Undrainable,
-    /// In which order pods go: groups by priority, ascending by their bounds.
+    /// The order of evictions: groups by priority, with ascending bounds.
     pub groups: Vec<PriorityGroup>,
-    /// A node that is still there so long after its drain is reported.
+    /// A node that still exists this long after its drain is reported.
     pub lingering: Duration,
-    /// Key of a NoSchedule taint put on with the cordon, under
+    /// Key of a NoSchedule taint that is added with the cordon, with the prefix
     /// `status-taint.cluster-autoscaler.kubernetes.io/`.
     pub status_taint: Option<Arc<str>>,
 }
 
 impl Policy {
-    /// A policy for every node, with the defaults of all that can be left out.
+    /// A policy for every node with all defaults.
     ///
-    /// `docs/config.md` has the reason for each.
+    /// `docs/config.md` explains each default.
     pub fn new(name: impl Into<Arc<str>>, conditions: Vec<ConditionRule>) -> Self {
         Self {
             name: name.into(),
@@ -78,35 +78,34 @@ impl Policy {
         }
     }
 
-    /// The longest grace of a node's pods that a deadline of a drain counts if the policy bounds
-    /// neither. Tenants choose the grace of their pods: one that asks for centuries must not keep a
-    /// node unavailable for so long.
+    /// Maximum grace period that counts for a drain's deadline if the policy sets neither. Tenants choose
+    /// the grace period of their pods, and must not be able to keep a node unavailable for years.
     pub const LONGEST_GRACE: Duration = Duration::from_secs(4 * 3600);
 
-    /// As much of the longest grace of a node's pods as a deadline counts.
+    /// The part of the longest grace period of a node's pods that counts for the deadline.
     pub fn counted_grace(&self, longest: Duration) -> Duration {
         self.max_grace.unwrap_or_else(|| longest.min(Self::LONGEST_GRACE))
     }
 
-    /// How long a drain may take if this is the longest grace of the node's pods.
+    /// How long a drain may take with this longest grace period of the node's pods.
     pub fn time_for(&self, longest_grace: Duration) -> Duration {
         let needed = self.counted_grace(longest_grace).saturating_add(self.headroom);
         self.deadline.unwrap_or(needed)
     }
 
-    /// The longest that any drain may take, with this policy or with one that leaves its deadline to
-    /// the pods, as this one may have done until a moment ago.
+    /// The maximum duration of any drain with this policy, also if its deadline was not set until a moment
+    /// ago.
     pub fn longest_drain(&self) -> Duration {
         let needed = Self::LONGEST_GRACE.saturating_add(self.headroom);
         self.time_for(Duration::MAX).max(needed)
     }
 
-    /// Whether it is for a node with these labels.
+    /// Whether it selects a node with these labels.
     pub fn selects(&self, labels: &Labels) -> bool {
         self.nodes.selects(labels)
     }
 
-    /// Those of its conditions that are bad, in their order.
+    /// The conditions of the policy that are bad, in order.
     pub fn bad(
         &self,
         drain_facts: &NodeDrainFacts,
@@ -115,7 +114,7 @@ impl Policy {
         self.conditions.iter().filter(move |rule| rule.judge(drain_facts, now) == Holding::Bad)
     }
 
-    /// When the node is to be judged again though nobody writes to it; `None` if never.
+    /// When the node must be evaluated again even without an update; `None` if never.
     pub fn looks_again_at(
         &self,
         drain_facts: &NodeDrainFacts,
@@ -124,12 +123,12 @@ impl Policy {
         self.conditions.iter().filter_map(|rule| rule.looks_again_at(drain_facts, now)).min()
     }
 
-    /// Whether a drain may begin now, as far as windows go.
+    /// Whether the windows allow a drain to start now.
     pub fn is_open(&self, now: Timestamp) -> bool {
         self.windows.is_empty() || self.windows.iter().any(|window| window.is_open(now))
     }
 
-    /// The first moment from now on at which a drain may begin; now itself if it may now.
+    /// The next time at which a drain may start, which may be now.
     pub fn next_opening(&self, now: Timestamp) -> Option<Timestamp> {
         if self.windows.is_empty() {
             return Some(now);
@@ -138,53 +137,52 @@ impl Policy {
     }
 }
 
-/// Which nodes a policy is for.
+/// Which nodes a policy selects.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeSelector {
     /// Labels that a node must have with these values, sorted by key.
     pub labels: Vec<(Arc<str>, Arc<str>)>,
-    /// What must be true of its labels, too.
+    /// An expression about its labels that must also be true.
     pub expression: LabelExpr,
 }
 
 impl NodeSelector {
-    /// Whether it selects every node that `other` does. `false` where that cannot be told from how
-    /// they are written.
+    /// Whether it selects every node that `other` selects; `false` if that cannot be determined.
     pub fn covers(&self, other: &Self) -> bool {
         self.labels.iter().all(|label| other.labels.contains(label))
             && (other.expression.implies(&self.expression)
                 || self.expression.always(&other.labels) == Some(true))
     }
 
-    /// Whether it is for a node with these labels.
+    /// Whether it selects a node with these labels.
     pub fn selects(&self, labels: &Labels) -> bool {
         self.labels.iter().all(|(key, value)| labels.get(key) == Some(value))
             && self.expression.admits(labels)
     }
 }
 
-/// Which pods are left on a node, and which go.
+/// Which pods are evicted, and which stay on a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a switch of its own")]
 pub struct PodRules {
-    /// Evict pods of a DaemonSet, which come back at once.
+    /// Evict pods of a DaemonSet, which recreates them at once.
     pub evict_daemonset: bool,
     /// Evict pods of a StatefulSet.
     pub evict_statefulset: bool,
     /// Evict pods with an `emptyDir` volume.
     pub evict_local_storage: bool,
-    /// Evict pods that no controller would create anew.
+    /// Evict pods without a controller, which nothing recreates.
     pub evict_unreplicated: bool,
-    /// Kinds of controllers whose pods are left.
+    /// Kinds of controllers whose pods stay.
     pub left_controllers: Vec<GroupKind>,
-    /// Annotations by which a pod is left.
+    /// Annotations of pods that stay.
     pub protections: Vec<Protection>,
-    /// Honour cluster-autoscaler's annotations of pods (`safe-to-evict` and its relatives).
+    /// Honour cluster-autoscaler's annotations of pods (`safe-to-evict` and related ones).
     pub honour_safe_to_evict: bool,
 }
 
 impl Default for PodRules {
-    /// Draino's: only pods that a controller creates anew elsewhere go, without data of their own.
+    /// Draino's defaults: only pods without local data that a controller recreates elsewhere are evicted.
     fn default() -> Self {
         Self {
             evict_daemonset: false,
@@ -198,7 +196,7 @@ impl Default for PodRules {
     }
 }
 
-/// A kind of object, in one group or in any.
+/// A kind of object, in one API group or in any.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct GroupKind {
     /// API group; `None` for any.
@@ -207,7 +205,7 @@ pub struct GroupKind {
     pub kind: Arc<str>,
 }
 
-/// An annotation by which a pod is left.
+/// An annotation of pods that stay.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Protection {
     /// Annotation key.
@@ -216,19 +214,20 @@ pub struct Protection {
     pub value: Option<Arc<str>>,
 }
 
-/// When drains begin, and how many nodes at a time.
+/// When drains start, and how many nodes at a time.
 #[derive(Clone, Debug)]
 pub struct Pace {
-    /// At least so long after its cordon a node's drain begins.
+    /// Minimum time between a node's cordon and its drain.
     pub notice: Duration,
-    /// At least so long after another drain of the same policy has begun.
+    /// Minimum time between the starts of two drains of the policy.
     pub spacing: Duration,
-    /// Bounds on nodes that are unavailable: cordoned by anyone, draining, or drained.
+    /// Limits on unavailable nodes: cordoned by anyone, draining, or drained.
     pub caps: Vec<Cap>,
 }
 
 impl Default for Pace {
-    /// Draino's, and a cap: what makes more than a quarter of all nodes bad is seldom the nodes.
+    /// Draino's defaults, plus a cap: if more than a quarter of all nodes are bad, the nodes are rarely the
+    /// cause.
     fn default() -> Self {
         Self {
             notice: Duration::from_secs(10),
@@ -238,89 +237,88 @@ impl Default for Pace {
     }
 }
 
-/// A bound on the nodes that are unavailable.
+/// A limit on unavailable nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cap {
-    /// Among which nodes they are counted.
+    /// The nodes to which it applies.
     pub scope: CapScope,
-    /// How many there may be.
+    /// How many may be unavailable.
     pub limit: Limit,
 }
 
-/// Among which nodes a cap counts.
+/// The nodes to which a cap applies.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum CapScope {
     /// All nodes.
     Cluster,
-    /// The nodes that have the same value of this label as the node in question. A node without
-    /// the label is in a group of its own kind.
+    /// The nodes with the same value of this label. Nodes without the label form a group.
     Label(Arc<str>),
 }
 
-/// How many nodes of a scope.
+/// A number of nodes of a scope.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
-    /// So many.
+    /// A count.
     Count(u32),
-    /// So many of a hundred, rounded down; but the first node of a scope may always.
+    /// Percentage of the scope, rounded down, but at least one node.
     Percent(u8),
 }
 
-/// What becomes of a node that is not drained by its deadline.
+/// What happens to a node that is not drained by the deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AtDeadline {
-    /// It stays cordoned, and its drain is retried later.
+    /// It stays cordoned, and the drain is retried later.
     GiveUp,
-    /// It is uncordoned, and retried later.
+    /// It is uncordoned, and the drain is retried later.
     Uncordon,
-    /// The pods that are left are deleted, budgets or not.
+    /// The remaining pods are deleted, even against disruption budgets.
     DeleteRest,
 }
 
-/// When a drain that failed is retried.
+/// When a failed drain is retried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retry {
-    /// Pause after the first failure; it doubles with each one.
+    /// Delay after the first failure; doubles with each further one.
     pub first: Duration,
-    /// The longest pause.
+    /// Maximum delay.
     pub most: Duration,
-    /// How often a drain is tried at all, the first time included. After that only on request.
+    /// Maximum number of attempts, including the first. Further ones only on request.
     pub attempts: u32,
 }
 
 impl Default for Retry {
-    /// Eight tries in some nine hours: past a working day nobody is helped by one more.
+    /// Eight attempts in about nine hours; beyond a working day, another attempt helps nobody.
     fn default() -> Self {
         Self { first: Duration::from_secs(600), most: Duration::from_secs(7200), attempts: 8 }
     }
 }
 
-/// What becomes of a bad node with pods that are not expected to go.
+/// What happens to a bad node with pods that cannot be evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Undrainable {
-    /// It is cordoned and drained all the same: what the policy protects is left and named, and
-    /// eviction is tried for everything else, whatever is expected of budgets.
+    /// It is cordoned and drained. Protected pods stay and are reported; eviction is attempted for all
+    /// others, even if a budget is expected to refuse it.
     DrainRest,
-    /// It is cordoned and reported, and not drained.
+    /// It is cordoned and reported, but not drained.
     Cordon,
-    /// It is reported and left in use. If it was cordoned already, the cordon is taken back.
+    /// It is reported but not cordoned. If it was cordoned already, it is uncordoned.
     Report,
 }
 
-/// A group of pods that go together.
+/// A group of pods that are evicted together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PriorityGroup {
-    /// Pods with a priority below this, and not below that of the group before. `None`: all others.
+    /// Upper bound: pods with a lower priority that are in no earlier group. `None`: all others.
     pub below: Option<i32>,
-    /// Its share of the time until the deadline, in percent; the next group begins when it is over.
+    /// Its share of the time until the deadline, in percent; then the next group starts.
     pub share: u8,
 }
 
 impl PriorityGroup {
-    /// Where the priorities of system pods begin (`system-cluster-critical`).
+    /// The lowest priority of system pods (`system-cluster-critical`).
     pub const CRITICAL: i32 = 2_000_000_000;
 
-    /// Ordinary pods first, which get most of the time; what the system needs last.
+    /// Ordinary pods first, with most of the time; system pods last.
     pub fn defaults() -> Vec<Self> {
         vec![Self { below: Some(Self::CRITICAL), share: 80 }, Self { below: None, share: 20 }]
     }

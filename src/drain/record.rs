@@ -12,22 +12,22 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::NodeDrainFacts;
 
-/// How far it came.
+/// The phase of a drain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DrainPhase {
-    /// Cordoned; no drain is planned for now. `why` says why not.
+    /// Cordoned, with no drain scheduled; `why` has the reason.
     Cordoned,
-    /// Its drain begins at `scheduled`.
+    /// The drain starts at `scheduled`.
     Scheduled,
-    /// Its pods are being evicted, until `deadline`.
+    /// Pods are being evicted, until `deadline`.
     Draining,
-    /// Nothing is left to evict, since `ended`.
+    /// The drain was completed at `ended`.
     Drained,
-    /// The last drain failed at `ended`. The next one begins at `next`; without that, on request.
+    /// The last drain failed at `ended`. The next one starts at `next`, or on request if that is not set.
     Failed,
-    /// Someone made it schedulable again while the conditions were bad: it is left alone until
-    /// they have cleared, or another one goes bad.
+    /// Someone uncordoned the node while its conditions were bad: it is left alone until they have cleared
+    /// or another one becomes bad.
     Released,
 }
 
@@ -61,15 +61,15 @@ impl fmt::Display for DrainPhase {
     }
 }
 
-/// Whose cordon it is.
+/// The owner of the cordon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Cordon {
-    /// Ours: it goes when its last claim is gone.
+    /// Ours: the node is uncordoned when the last claim is gone.
     Ours,
-    /// The node was cordoned already: it is someone else's to lift.
+    /// The node was cordoned already: the cordon is someone else's.
     Foreign,
-    /// There is none at present: it was lifted until the next try.
+    /// There is none at present: the node was uncordoned until the next attempt.
     Lifted,
 }
 
@@ -82,60 +82,60 @@ pub struct Claim {
     pub conditions: Vec<Arc<str>>,
 }
 
-/// What the annotation holds. Times are whole seconds, UTC.
+/// The contents of the annotation. Times are whole seconds, UTC.
 #[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
-    /// Tells this cordon and its drains from all others of the node.
+    /// Identifies this cordon and its drains among all of the node.
     pub session: Arc<str>,
-    /// How far it came.
+    /// Its phase.
     pub phase: DrainPhase,
-    /// Whose cordon it is.
+    /// The owner of the cordon.
     pub cordon: Cordon,
-    /// Who wants it. The first one's settings are those of the drain.
+    /// The policies that want it. The settings of the first one are used.
     pub claims: Vec<Claim>,
-    /// When its drain begins, or began.
+    /// When the drain is or was scheduled to start.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub scheduled: Option<Timestamp>,
-    /// When the drain began.
+    /// When the drain started.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub started: Option<Timestamp>,
-    /// When it is given up.
+    /// The deadline of the drain.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub deadline: Option<Timestamp>,
     /// When it ended.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub ended: Option<Timestamp>,
-    /// Drains that failed so far.
+    /// Number of failed drains so far.
     #[serde(skip_serializing_if = "is_zero", default)]
     pub failures: u32,
-    /// When the next one begins.
+    /// When the next one starts.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub next: Option<Timestamp>,
-    /// Why it stands where it stands, for a person.
+    /// The reason for the phase, for people.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub why: Option<Arc<str>>,
-    /// Key of the taint that was put on with the cordon.
+    /// Key of the taint that was added with the cordon.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub taint: Option<Arc<str>>,
-    /// Since when a condition that it was cordoned for is not reported at all any more.
+    /// Since when a condition that the node was cordoned for is missing.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub vanished: Option<Timestamp>,
-    /// cluster-autoscaler was removing the node: if it changes its mind, it makes the node
-    /// schedulable without asking whose the cordon is.
+    /// cluster-autoscaler was removing the node: if it gives up, it uncordons the node, whoever owns the
+    /// cordon.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub autoscaler: bool,
-    /// The deadline is over, and what is left is deleted without asking budgets.
+    /// The deadline has passed, and the remaining pods are deleted despite budgets.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub forced: bool,
-    /// The last drain failed, and all that it left are pods that take longer to end than it could wait:
-    /// the node gives its place under the caps to another.
+    /// The last drain failed only because of pods that take longer to terminate than it could wait. The node
+    /// does not count under the caps.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub overran: bool,
-    /// It was given its time once more, since nobody was there to drain it.
+    /// Its time was started again once, because no leader was working.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub extended: bool,
-    /// It was reported that the node is still there long after its drain.
+    /// It was reported that the node still exists long after its drain.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub lingers: bool,
 }
@@ -145,19 +145,19 @@ fn is_zero(number: &u32) -> bool {
     *number == 0
 }
 
-/// An annotation that is no record.
+/// An annotation that is not a record.
 #[derive(Debug, thiserror::Error)]
 pub enum ParseRecordError {
-    /// It has another form.
+    /// It has another format.
     #[error("cannot read annotation ostrakon.dev/drain: {0}")]
     Form(#[from] serde_json::Error),
-    /// It is longer than any that is written here.
+    /// It is longer than any record.
     #[error("annotation ostrakon.dev/drain is too long ({0} bytes)")]
     TooLong(usize),
 }
 
 impl Record {
-    /// The longest text that is read, in bytes. It holds all that a record may have.
+    /// Maximum length of the annotation, in bytes. Every record fits.
     const LONGEST: usize = 48 * 1024;
 
     /// A new session.
@@ -187,8 +187,8 @@ impl Record {
     /// Reads an annotation.
     ///
     /// # Errors
-    /// It is not what [`format`](Self::format) writes. Unknown fields are left out, so that a
-    /// newer version's record can be read.
+    /// It does not have the format of [`format`](Self::format). Unknown fields are ignored, so that a newer
+    /// version's record can be read.
     pub fn parse(text: &str) -> Result<Self, ParseRecordError> {
         if text.len() > Self::LONGEST {
             return Err(ParseRecordError::TooLong(text.len()));
@@ -196,8 +196,8 @@ impl Record {
         Ok(serde_json::from_str(text)?)
     }
 
-    /// The record of a node as it is written, if it has one that can be read. How far it can be
-    /// relied on, [`believed`](Self::believed) tells.
+    /// The record of a node as stored, if it is readable. [`believed`](Self::believed) returns the part that
+    /// can be trusted.
     pub fn of(drain_facts: &NodeDrainFacts) -> Option<Self> {
         Self::parse(drain_facts.record.as_deref()?).ok()
     }
@@ -219,7 +219,7 @@ impl Record {
         all.join(";")
     }
 
-    /// Name of the policy whose settings are those of the drain.
+    /// Name of the policy whose settings are used.
     pub fn policy(&self) -> &str {
         self.claims.first().map_or("", |claim| &claim.policy)
     }
