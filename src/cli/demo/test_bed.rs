@@ -268,7 +268,7 @@ impl TestBed {
         (is_another && stays).then(|| node.to_owned())
     }
 
-    /// From now on these inject_faults the controller's requests, and nobody else's.
+    /// Injects these faults into the controller's requests from now on, and into no others.
     pub(super) fn inject_faults(&self, faults: &[Rule]) {
         for rule in faults {
             self.cluster.faults().add(rule.clone().by(AGENT));
