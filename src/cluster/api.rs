@@ -150,7 +150,7 @@ pub enum RequestError {
     /// The answer was not what was asked for.
     #[error("{0}")]
     Body(String),
-    /// The answer is longer than so many bytes, and was not read to its end.
+    /// The response is longer than this many bytes and was not read completely.
     #[error("the answer is longer than {0} bytes")]
     TooLarge(usize),
     /// A write was not sent, since this process does not hold the lease.

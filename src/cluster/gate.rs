@@ -48,7 +48,7 @@ struct Lease {
 }
 
 impl WriteGate {
-    /// Open for good: nobody else writes.
+    /// Always open: there is no other writer.
     pub fn open() -> Self {
         Self::new(State::Open, || Timestamp::MIN)
     }

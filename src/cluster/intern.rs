@@ -11,7 +11,7 @@ use ahash::{AHashMap, AHashSet};
 
 use crate::model::Toleration;
 
-/// Below so many bytes nothing is forgotten unasked.
+/// Below this many bytes, values are only dropped on request.
 const FEW: usize = 128 << 10;
 /// What an entry costs beside its text: its place in the table and the counters of what is shared.
 const ENTRY: usize = 48;
@@ -59,7 +59,7 @@ impl Texts {
         new
     }
 
-    /// Forgets what nobody else holds.
+    /// Drops unused values.
     pub(super) fn prune(&mut self) {
         self.known.retain(|text| Arc::strong_count(text) > 1);
         self.known.shrink_to_fit();
@@ -113,7 +113,7 @@ impl Lists {
         new
     }
 
-    /// Forgets what nobody else holds.
+    /// Drops unused values.
     pub(super) fn prune(&mut self) {
         self.known.retain(|_, list| Arc::strong_count(list) > 1);
         self.known.shrink_to_fit();

@@ -13,7 +13,7 @@ use ahash::AHashMap;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-/// What was seen of versions, and who waits to be told that they went back. Clones share it.
+/// The versions seen so far, and the notification that they went back. Clones share it.
 #[derive(Clone, Debug)]
 pub(super) struct Rewinds {
     noticed: Arc<watch::Sender<u64>>,

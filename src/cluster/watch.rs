@@ -37,7 +37,7 @@ const PAGE: usize = 500;
 /// A longer page is asked for again with half the objects: 500 pods with much in them are some 20 MB,
 /// and an object is at most 1.5 MiB.
 const LONGEST_PAGE: usize = 32 << 20;
-/// After so many bytes of objects others have their turn.
+/// After this many bytes of objects, the task yields.
 const IN_ONE_GO: usize = 1 << 20;
 /// For how long one page may take.
 const PAGE_TIMEOUT: Duration = Duration::from_secs(60);
@@ -63,7 +63,7 @@ const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
 const BACKOFF: Backoff =
     Backoff { first: Duration::from_millis(200), most: Duration::from_secs(8) };
 
-/// For how long the server is waited for at the most, where it says how long.
+/// Maximum pause that a server's `Retry-After` is honoured for.
 const LONGEST_ASKED: Duration = Duration::from_secs(30);
 
 /// Where a watched resource's objects go.

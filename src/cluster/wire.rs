@@ -50,7 +50,7 @@ pub enum WireError {
     /// They are cut short or mixed up.
     #[error("invalid protobuf: {0}")]
     Malformed(String),
-    /// No event is so long.
+    /// Longer than any event.
     #[error("an event claims to be {length} bytes long, and {LONGEST_FRAME} is the limit: {begin}")]
     TooLong {
         /// The length that it claims.
@@ -276,7 +276,7 @@ pub struct ObjectMeta {
     /// When it was created.
     #[prost(message, optional, tag = "8")]
     pub creation_timestamp: Option<Time>,
-    /// When it is to be gone; absent while nobody has deleted it.
+    /// The deletion timestamp, if it has been deleted.
     #[prost(message, optional, tag = "9")]
     pub deletion_timestamp: Option<Time>,
     /// Annotations, in no order.
@@ -416,7 +416,7 @@ pub struct Taint {
     /// For example `NoExecute`.
     #[prost(bytes = "bytes", tag = "3")]
     pub effect: Bytes,
-    /// When it was put on, if whoever did so wrote it down.
+    /// When it was added, if stored.
     #[prost(message, optional, tag = "4")]
     pub time_added: Option<Time>,
 }

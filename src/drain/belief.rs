@@ -24,7 +24,7 @@ use jiff::Timestamp;
 use super::{AtDeadline, Claim, DrainPhase, Policy, Record};
 use crate::model::{NodeDrainFacts, later};
 
-/// The clock of whoever wrote a record may be so far ahead.
+/// How far the clock of a record's writer may be ahead.
 const CLOCKS_DIFFER: Duration = Duration::from_secs(300);
 /// The latest that a drain may be planned: hundreds of nodes that are spaced by hours, in windows of
 /// hours.
@@ -81,7 +81,7 @@ impl Record {
             _ => true,
         };
         if !is_whole {
-            // It is planned anew.
+            // It is scheduled again.
             self.phase = DrainPhase::Cordoned;
             (self.started, self.deadline, self.next, self.why) = (None, None, None, None);
         }

@@ -34,9 +34,9 @@ pub struct ConditionRule {
     pub kind: Arc<str>,
     /// The status that is bad.
     pub status: ConditionStatus,
-    /// It is bad once it has had the status for so long.
+    /// How long it must have the status to count as bad.
     pub min_age: Duration,
-    /// It is over once it has had another status for so long. `None`: never by itself.
+    /// How long it must have another status to clear. `None`: it does not clear by itself.
     pub clear_after: Option<Duration>,
     /// A heartbeat older than this, or none, makes it untrustworthy. `None`: it is always trusted.
     pub stale_after: Option<Duration>,

@@ -46,7 +46,7 @@ pub fn format_duration(duration: Duration) -> String {
     text
 }
 
-/// A number with `fraction` of so many decimal places, without zeros at its end.
+/// A number with a `fraction` of this many decimal places, without trailing zeros.
 fn decimal(whole: u64, fraction: u32, places: u32) -> String {
     if fraction == 0 {
         return whole.to_string();

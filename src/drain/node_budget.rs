@@ -344,7 +344,7 @@ impl NodeBudget {
         // Whoever makes a pod that never ends must not take a place for good. But no more give theirs
         // back than there are: the cap is what keeps a cluster in use when many nodes look bad.
         let out = out - tally.overran.min(most);
-        // Who waits for something else is not in the way.
+        // A node that waits for something else does not block.
         let is_ahead = |waiting: &&Waiting| {
             self.places
                 .get(&waiting.node)

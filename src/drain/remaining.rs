@@ -9,7 +9,7 @@ use ahash::AHashMap;
 use super::{Blocker, PodPlan, budget_blocker};
 use crate::model::{Budget, PodRef, Uid};
 
-/// More than so many of a kind are counted only.
+/// Beyond this many of a kind, pods are only counted.
 const NAMED: usize = 3;
 /// As much as an annotation and an event can take of someone else's words.
 const LONGEST: usize = 800;

@@ -105,7 +105,7 @@ impl Sight {
         self.stored = stored;
     }
 
-    /// Who holds the lease; empty if nobody does.
+    /// The holder of the lease; empty if there is none.
     pub fn holder(&self) -> &str {
         holder(self.stored.as_ref())
     }

@@ -30,7 +30,7 @@ impl Identity {
         Self { name, pod_counts: true }
     }
 
-    /// One that is chosen. Whoever chooses sees to it that no other process has it.
+    /// A chosen identity. The caller ensures that no other process has it.
     pub fn named(name: &str) -> Self {
         Self { name: name.to_owned(), pod_counts: true }
     }

@@ -13,7 +13,7 @@ pub struct Term {
 }
 
 impl Term {
-    /// Completes when the lease is lost. To be awaited by whoever works, who then stops.
+    /// Completes when the lease is lost. The controller awaits this and then stops its work.
     pub async fn lost(&self) {
         self.lost.cancelled().await;
     }

@@ -72,7 +72,7 @@ fn open(address: SocketAddr) -> io::Result<TcpListener> {
     TcpListener::from_std(socket.into())
 }
 
-/// Serves `routes` to whoever connects, until `stop`; then finishes the requests in progress.
+/// Serves `routes` until `stop`; then finishes the requests in progress.
 pub(super) async fn serve(listener: TcpListener, routes: Router, stop: CancellationToken) {
     let open = Arc::new(Mutex::new(Open::default()));
     let mut tasks = JoinSet::new();

@@ -100,7 +100,7 @@ impl<K: Clone + Eq + Hash> WorkQueue<K> {
     }
 
     /// Takes the key that has waited longest; blocks the thread until there is one. `None` after
-    /// [`shutdown`](Self::shutdown). Whoever gets a key calls [`done`](Self::done) with it.
+    /// [`shutdown`](Self::shutdown). The caller must call [`done`](Self::done) with the key.
     pub fn get(&self) -> Option<K> {
         let mut state = self.state.lock();
         loop {
@@ -160,7 +160,7 @@ impl<K: Clone + Eq + Hash> WorkQueue<K> {
         }
     }
 
-    /// Opens the queue again, empty. Whoever worked on a key before must have stopped.
+    /// Opens the queue again, empty. No key may be in handling.
     pub fn reopen(&self) {
         let mut state = self.state.lock();
         *state = State::empty();

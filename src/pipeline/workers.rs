@@ -103,7 +103,7 @@ pub struct ShardLoad {
 }
 
 /// A thread of the pipeline panicked. The pipeline has stopped for good; the process must end with
-/// an error, so that whatever supervises it starts it anew.
+/// an error, so that its supervisor restarts it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("thread {thread} panicked, so the process must be restarted: {message}")]
 pub struct Failure {

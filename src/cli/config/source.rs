@@ -258,7 +258,7 @@ fn is_values(node: &Node) -> bool {
     node.get("kind").is_none() && (conditions || extra || (arguments && image))
 }
 
-/// A tree that stood as a text in another, after so many lines.
+/// Moves a tree that was embedded as text in another file by this many lines.
 fn moved(mut node: Node, line: usize) -> Node {
     node.place.line += line;
     node.value = match node.value {
@@ -283,7 +283,7 @@ fn script(words: &[Word]) -> Option<&Word> {
     is_shell.then(|| words.iter().skip(1).find(|word| !word.text.starts_with('-'))).flatten()
 }
 
-/// The words of the command in a script that runs draino; none if there is none.
+/// The words of the draino command in a script; empty if there is none.
 fn command(script: &Word) -> Vec<Word> {
     let joined = script.text.replace("\\\n", " ");
     let lines = joined.lines().filter_map(shlex::split);

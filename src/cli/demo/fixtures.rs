@@ -15,10 +15,10 @@ use crate::sim::hollow::HollowNode;
 /// Key of the taint that the scenario puts on.
 pub(super) const MAINTENANCE: &str = "maintenance";
 
-/// For how many seconds the pods of [`SESSIONS`] bear an outage.
+/// How many seconds the pods of [`SESSIONS`] tolerate an outage.
 pub(super) const SESSION_SECONDS: i64 = 8;
 
-/// At least so many pods are on a node on bed: one of each kind.
+/// Minimum number of pods on each node of the scenario: one of each kind.
 pub(super) const SCENARIO_NODES: usize = 10;
 
 /// The pod that someone else deletes, and that comes back under its name.
@@ -30,7 +30,7 @@ pub(super) const BUDGET: (&str, &str) = ("shop", "cart");
 /// Names are tried so often; two of a set may draw the same letters.
 const NAME_TRIES: usize = 5;
 
-/// For how long pods bear the scenario's taint.
+/// How long pods tolerate the scenario's taint.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Tolerated {
     Not,
@@ -97,7 +97,7 @@ pub(super) struct Fixtures {
 }
 
 impl Fixtures {
-    /// Puts owners and pods into the store. The nodes are registered by whoever runs them.
+    /// Stores owners and pods. The hollow kubelets register the nodes.
     pub(super) fn enter(store: &Store, nodes: usize, pods: usize) -> anyhow::Result<Self> {
         let names = node_names(nodes);
         let bed = [1, 3, 6, 8, 5].map(|tenth| nodes * tenth / 10);

@@ -20,7 +20,7 @@ const CLOCKS_AGREE: SignedDuration = SignedDuration::from_millis(100);
 pub(super) enum Observation {
     /// A node got a NoExecute taint.
     Tainted { node: String, key: String, outlook: Outlook },
-    /// A node lost one; so many pods on it need not go any more.
+    /// A taint was removed; this many countdowns on the node were cancelled.
     Untainted { node: String, key: String, cancelled: usize },
     /// A pod had to go and was deleted.
     Evicted(Eviction),
@@ -46,7 +46,7 @@ pub(super) struct Eviction {
 pub(super) struct Outlook {
     /// So many go now.
     pub(super) at_once: usize,
-    /// So many go after so many seconds.
+    /// Number of pods by the seconds until they are due.
     pub(super) counting: BTreeMap<i64, usize>,
     /// So many stay.
     pub(super) staying: usize,
@@ -58,7 +58,7 @@ pub(super) struct NodeRow {
     pub(super) name: String,
     /// Keys of its NoExecute taints.
     pub(super) taints: Vec<String>,
-    /// Pods on it that nobody has asked to go.
+    /// Pods on it that are not terminating.
     pub(super) pods: usize,
     /// Those of them that will have to go.
     pub(super) counting: usize,
@@ -71,9 +71,9 @@ pub(super) struct NodeRow {
 /// Counts of everything up to now.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Counts {
-    /// Pods that nobody has asked to go.
+    /// Pods that are not terminating.
     pub(super) pods: usize,
-    /// Pods that have to go by now, and that nobody has asked to.
+    /// Overdue pods that are not terminating.
     pub(super) overdue: usize,
     /// Pods that had to go and were deleted.
     pub(super) evicted: usize,
@@ -144,7 +144,7 @@ impl Observations {
         self.over = true;
     }
 
-    /// How many pods of the first fixtures are there, and nobody has asked to go.
+    /// Number of initial pods that exist and are not terminating.
     pub(super) fn kept(&self) -> usize {
         self.pods.values().filter(|pod| pod.from_the_first && !pod.deleted).count()
     }
@@ -159,7 +159,7 @@ impl Observations {
         std::mem::take(&mut self.new_observations)
     }
 
-    /// The deletions that nobody can account for, each in a sentence.
+    /// Wrong deletions, each as a sentence.
     pub(super) fn wrong(&self) -> &[String] {
         &self.wrong
     }
@@ -180,7 +180,7 @@ impl Observations {
         }
     }
 
-    /// Names of the pods that have to go by `now` and that nobody has asked to.
+    /// Names of the pods that are overdue at `now` and not terminating.
     pub(super) fn overdue(&self, now: Timestamp) -> impl Iterator<Item = &str> {
         let tainted = self.nodes.values().filter(|node| !node.taints.is_empty());
         let pods = tainted.flat_map(|node| &node.pods).filter_map(|uid| self.pods.get(uid));
@@ -293,7 +293,7 @@ impl Observations {
         self.new_observations.push((at, Observation::Wrong(wrong)));
     }
 
-    /// Its pods go with it, and nobody evicts them.
+    /// Its pods disappear with it, without an eviction.
     fn forget_node(&mut self, name: &str) {
         let Some(node) = self.nodes.get_mut(name) else { return };
         node.taints.clear();

@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal, Stdout, Write};
 
 use super::print::{Line, Row, Summary, grouped, short};
 
-/// Rows of the table at the most, so that it fits on a small terminal.
+/// Maximum rows of the table, so that it fits on a small terminal.
 const MOST_ROWS: usize = 8;
 
 const BOLD: &str = "\x1b[1m";
@@ -78,7 +78,7 @@ impl<W: Write> Screen<W> {
         matches!(self.form, Form::Live { .. })
     }
 
-    /// Says it, at so many seconds of the scenario.
+    /// Prints it, with this many seconds of the scenario.
     pub(super) fn say(&mut self, seconds: Option<f64>, line: &Line) -> io::Result<()> {
         if self.is_json() {
             serde_json::to_writer(&mut self.out, line)?;
@@ -122,7 +122,7 @@ impl<W: Write> Screen<W> {
         self.out.flush()
     }
 
-    /// Draws the table anew, on a terminal.
+    /// Redraws the table, on a terminal.
     pub(super) fn draw(&mut self, state: &Line) -> io::Result<()> {
         let Form::Live { colours } = self.form else { return Ok(()) };
         let Line::State { seconds, nodes, pods, overdue, evicted, cancelled } = state else {
@@ -188,7 +188,7 @@ impl<W: Write> Drop for Screen<W> {
     }
 }
 
-/// To the beginning of the line that stands so many lines higher.
+/// Moves the cursor up by this many lines.
 fn up(lines: usize) -> String {
     if lines == 0 { "\r".to_owned() } else { format!("\r\x1b[{lines}A") }
 }

@@ -187,7 +187,7 @@ impl TestBed {
         address.map_or(String::new(), |address| format!("http://{address}/metrics"))
     }
 
-    /// Puts the scenario's taint on a node. No pod that is made anew comes to it either.
+    /// Adds the scenario's taint to a node, also with NoSchedule, so that no new pod is scheduled there.
     pub(super) fn taint(&self, node: &str) -> anyhow::Result<()> {
         let ours =
             ["NoExecute", "NoSchedule"].map(|effect| json!({"key": MAINTENANCE, "effect": effect}));
@@ -258,7 +258,7 @@ impl TestBed {
         Ok(())
     }
 
-    /// On which node that pod is again, as another one that nobody has asked to go.
+    /// The node of the recreated pod, if it is not being deleted.
     pub(super) fn namesakes_node(&self) -> Option<String> {
         let (namespace, name) = NAMESAKE;
         let pod = self.cluster.store().get(Resource::Pods, namespace, name).ok()?;
@@ -279,7 +279,7 @@ impl TestBed {
     pub(super) async fn restart(&mut self) -> anyhow::Result<()> {
         let mut address = FREE_PORT;
         if let Some(running) = self.controller.take() {
-            // Whoever reads its metrics finds them where they were.
+            // The metrics keep their address.
             address = running.address();
             running.stop().await?;
         }

@@ -102,7 +102,7 @@ impl Credentials {
             });
             match token {
                 Ok(token) => credentials.authorization = Some(token),
-                // A file that is removed after the start, so that nobody else reads it.
+                // A file that is removed after startup, so that nothing else can read it.
                 Err(_) if old.is_some_and(|old| old.authorization.is_some()) => {
                     credentials.authorization = old.and_then(|old| old.authorization.clone());
                 }

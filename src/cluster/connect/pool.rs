@@ -37,7 +37,7 @@ const KEPT: usize = 32;
 /// Sends a request and receives its answer.
 pub(super) type Exchange = BoxCloneSyncService<Request<Body>, Response<Incoming>, Error>;
 
-/// What connections depend on. With the same, they need not be made anew.
+/// The settings of connections. As long as they are the same, the pool can stay.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Secured {
     is_https: bool,

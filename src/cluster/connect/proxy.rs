@@ -77,7 +77,7 @@ impl Proxy {
         Ok(Self { url, kind, user })
     }
 
-    /// How an HTTP proxy is told who asks.
+    /// The credentials for an HTTP proxy.
     pub(super) fn authorization(&self) -> Option<HeaderValue> {
         let (name, password) = self.user.as_ref()?;
         let encoded = STANDARD.encode(format!("{name}:{password}"));

@@ -92,7 +92,7 @@ struct Pool {
 enum Again {
     /// Nobody answered.
     Silent,
-    /// The server does not accept who asks, or is not trusted.
+    /// The server rejects the credentials, or is not trusted.
     Refused,
 }
 
@@ -156,7 +156,7 @@ impl Session {
         Ok(live)
     }
 
-    /// Replaces what is of this number or older. Who asks may go away meanwhile; the renewal goes on.
+    /// Replaces credentials of this generation or older. The renewal continues if the caller goes away.
     async fn renewed(&self, number: u64, because: Because) -> Result<Live, CredentialsError> {
         let session = self.clone();
         let renewal = tokio::spawn(async move { session.renew(number, because).await });
@@ -208,7 +208,7 @@ impl Session {
         Ok(next)
     }
 
-    /// Reads everything anew.
+    /// Reads everything again.
     async fn anew(&self, live: &Live, because: Because) -> Result<Live, CredentialsError> {
         let source = self.0.source.clone();
         let env: Env<'static> = &process_env;

@@ -188,7 +188,7 @@ impl ServerCertVerifier for Pinned {
     }
 }
 
-/// Accepts any certificate, since the kubeconfig says so.
+/// Accepts any certificate, as set in the kubeconfig.
 #[derive(Debug)]
 struct Unchecked(Arc<CryptoProvider>);
 

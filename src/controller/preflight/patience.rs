@@ -21,9 +21,9 @@ const QUIET: Duration = Duration::from_secs(30);
 pub(super) enum Meaning {
     /// The right is there.
     Granted,
-    /// The server does not grant it, or does not know who asks.
+    /// The server does not grant it, or does not know the user.
     Refused,
-    /// Who asks may not ask for rights. The API server says so, and may grant all others.
+    /// The user may not check permissions. The API server may still grant all others.
     MayNotAsk,
     /// It was refused, and the server says that it is not ready.
     NotReady,

@@ -399,7 +399,7 @@ impl<V: Clone> Stage<V> {
         }
     }
 
-    /// Whether it is only being worked on still, and nobody wants the work any more.
+    /// Whether it is still being handled although the work is no longer wanted.
     fn is_cancelled(&self) -> bool {
         matches!(self, Self::Working(work) if work.cancelled && work.next.is_none())
     }

@@ -39,7 +39,7 @@ pub(super) struct Waiting {
     stale: usize,
     /// Made by the first consumer: it needs a runtime.
     sleep: Option<Pin<Box<Sleep>>>,
-    /// Whoever waits, and until when at most.
+    /// The waiting task, and the time until which it waits at most.
     consumer: Option<(Waker, Nanos)>,
 }
 
