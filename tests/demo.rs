@@ -232,18 +232,18 @@ fn what_never_works_fails_it() {
     assert_eq!(output.status.code(), Some(1));
     let said = String::from_utf8_lossy(&output.stderr);
     let last = said.lines().last().unwrap();
-    assert_eq!(last, "error: the pods are not as they must be, see above", "{said}");
+    assert_eq!(last, "error: the check of the outcome failed, see above", "{said}");
 }
 
 fn what_makes_no_sense_is_refused_in_a_line() {
     for (arguments, remedy) in [
-        (&["--nodes", "0"][..], "give 5 to 1000 nodes"),
-        (&["--pods", "0"], "give 50 to 50000 pods"),
-        (&["--nodes", "999999999"], "give 5 to 1000 nodes"),
+        (&["--nodes", "0"][..], "write 5 to 1000 nodes"),
+        (&["--pods", "0"], "write 50 to 50000 pods"),
+        (&["--nodes", "999999999"], "write 5 to 1000 nodes"),
         (&["--pods", "many"], "such as 6000"),
-        (&["--nodes", "10", "--pods", "2000"], "give --pods 1000 at the most"),
+        (&["--nodes", "10", "--pods", "2000"], "use at most --pods 1000"),
         (&["--serve", "0.0.0.0:6443"], "such as 127.0.0.1:6443"),
-        (&["--log-level", "a=b=c"], "give off, error, warn, info, debug or trace"),
+        (&["--log-level", "a=b=c"], "write off, error, warn, info, debug or trace"),
         (&["--fault", "flaky"], "unknown fault \"flaky\"; write latency=DURATION, refuse=CODE"),
         (&["--fault", "cut,chance=2"], "such as 30%"),
         (&["--faster"], "unexpected argument"),

@@ -78,7 +78,7 @@ pub(super) struct Arguments {
     #[arg(long, value_enum, default_value_t)]
     compat: Compat,
 
-    /// Fault to inject into the controller's requests, from the first taint on (with --no-scenario, from
+    /// Fault to inject into the controller's requests, from the first taint on (with --no-story, from
     /// the start); repeatable. One of latency=DURATION, refuse=CODE, hang, cut or lose-answer. To limit
     /// it to some requests, append, with commas: chance=PERCENT, times=NUMBER, verb, resource,
     /// subresource, namespace, name. Example: `--fault refuse=503,chance=30%,verb=delete,resource=pods`
