@@ -2,13 +2,17 @@
 //!
 //! It is written by the way: no eviction waits for it, and it is never a reason to fail.
 
+mod undone;
+
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
+use self::undone::Undone;
 use super::state::Shared;
 use crate::backoff::Backoff;
 use crate::cluster::{Api, RequestError};
@@ -25,6 +29,8 @@ const BACKOFF: Backoff =
 /// node's records are at least so far apart too, whatever happens to its taints; what happens
 /// meanwhile is lost if the process dies, so it is short.
 const UNTIL_SEEN: Duration = Duration::from_secs(1);
+/// It is said that a record does not stay after so many writes.
+const TOLD_AFTER: u32 = 3;
 
 /// Writes and removes records until `stop`.
 ///
@@ -43,10 +49,11 @@ pub(super) async fn run(
         () = pods_listed.cancelled() => {}
     }
     let queue = Arc::clone(&shared.records);
+    let undone = Arc::new(Mutex::new(Undone::default()));
     let work = move |fired: &Fired<NodeName, ()>| {
         let (name, failures) = (fired.key.clone(), fired.failures);
-        let (shared, api) = (Arc::clone(&shared), api.clone());
-        async move { bring_up_to_date(&shared, &api, &name, failures).await }
+        let (shared, api, undone) = (Arc::clone(&shared), api.clone(), Arc::clone(&undone));
+        async move { bring_up_to_date(&shared, &api, &undone, &name, failures).await }
     };
     runner.run_due("record", queue, AT_ONCE, stop, work).await;
 }
@@ -55,14 +62,15 @@ pub(super) async fn run(
 async fn bring_up_to_date(
     shared: &Shared,
     api: &Api,
+    undone: &Mutex<Undone>,
     name: &NodeName,
     failures: u32,
 ) -> Outcome<()> {
     let tries = failures + 1;
     let pause = BACKOFF.pause(tries, spread_by(name.as_str()));
-    match write(shared, api, name).await {
+    match write(shared, api, undone, name).await {
         Ok(Written::Needless) => return Outcome::Done,
-        Ok(Written::Now) => return again(UNTIL_SEEN, 0),
+        Ok(Written::Now { pause }) => return again(pause.max(UNTIL_SEEN), 0),
         Ok(Written::Outdated) => {
             debug!(node = %name, tries, ?pause,
                 "the node has changed since; its record waits until the watch shows it");
@@ -95,7 +103,10 @@ enum Written {
     /// It is as it should be.
     Needless,
     /// It was written.
-    Now,
+    Now {
+        /// Where the record does not last, the next one is not written before.
+        pause: Duration,
+    },
     /// It was not: the node has changed since what the view knows of it.
     Outdated,
     /// It was not: this process's clock is behind.
@@ -107,7 +118,12 @@ enum Written {
 /// The record is written only on the version of the node by which it was computed. Where the watch is
 /// behind, a taint may have gone and come back, and the record would have the next leader count from before
 /// that: pods would go too early. The same goes for first sights by a clock that is behind.
-async fn write(shared: &Shared, api: &Api, name: &NodeName) -> Result<Written, RequestError> {
+async fn write(
+    shared: &Shared,
+    api: &Api,
+    undone: &Mutex<Undone>,
+    name: &NodeName,
+) -> Result<Written, RequestError> {
     let Some(facts) = shared.view.node(name) else {
         return Ok(Written::Needless);
     };
@@ -133,12 +149,21 @@ async fn write(shared: &Shared, api: &Api, name: &NodeName) -> Result<Written, R
     match api.annotate_node(name, node.uid, facts.version.as_ref(), wanted.as_deref()).await {
         // The node is gone: its watch will say so. If it is another one by now (422), so it will
         // too, but a policy may refuse in the same words.
-        Err(RequestError::Status(answer)) if answer.is_not_found() => Ok(Written::Now),
+        Err(RequestError::Status(answer)) if answer.is_not_found() => {
+            Ok(Written::Now { pause: UNTIL_SEEN })
+        }
         Err(RequestError::Status(answer)) if answer.is_conflict() => Ok(Written::Outdated),
         other => {
             other?;
             debug!(node = %name, record = wanted.as_deref().unwrap_or("none"), "record written");
-            Ok(Written::Now)
+            let found = node.since_annotation.as_deref();
+            let (pause, times) =
+                undone.lock().written((name, node.uid), found, wanted.as_deref(), Instant::now());
+            if times == TOLD_AFTER {
+                warn!(node = %name, "the node's record of when its taints began is removed or changed \
+                    each time; writing it less often, a restart meanwhile would count anew");
+            }
+            Ok(Written::Now { pause })
         }
     }
 }
@@ -151,7 +176,6 @@ mod tests {
     use http_body_util::BodyExt;
     use kube::Client;
     use kube::client::Body;
-    use parking_lot::Mutex;
     use prometheus::Registry;
     use tower::service_fn;
 
@@ -224,6 +248,13 @@ mod tests {
             self.shared.records.arm("n1".into(), Instant::now(), ());
         }
 
+        /// The record that was written last.
+        fn stored(&self) -> Option<String> {
+            let sent = self.sent.lock();
+            let body: serde_json::Value = serde_json::from_str(sent.last()?).unwrap();
+            body["metadata"]["annotations"][Node::SINCE_ANNOTATION].as_str().map(str::to_owned)
+        }
+
         async fn sent_after(&self, time: Duration) -> Vec<String> {
             tokio::time::sleep(time).await;
             std::mem::take(&mut *self.sent.lock())
@@ -236,8 +267,9 @@ mod tests {
         lane.pods_listed.cancel();
         take_pod(&lane.shared, pod("a").tolerating(exists("").lasting(7200)));
         for key in 0..100 {
+            let stored = lane.stored();
             let tainted = node("n1").tainted(taint(&format!("k{key}"), ""));
-            take_node(&lane.shared, tainted, Source::Watch);
+            take_node(&lane.shared, tainted.annotated(stored.as_deref()), Source::Watch);
             lane.look();
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
@@ -274,6 +306,55 @@ mod tests {
         assert!(lane.sent_after(Duration::from_secs(60)).await.is_empty());
         lane.shared.heard_time(lane.shared.clock.now());
         assert!(!lane.sent_after(Duration::from_secs(61)).await.is_empty(), "once it agrees");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_record_that_is_taken_off_each_time_is_written_less_and_less_often_until_it_stays() {
+        let lane = Lane::start();
+        lane.pods_listed.cancel();
+        take_pod(&lane.shared, pod("a").tolerating(exists("").lasting(7200)));
+        take_pod(&lane.shared, pod("b").on("n2").tolerating(exists("").lasting(7200)));
+        let tainted = || node("n1").tainted(taint("k", ""));
+        // The watch shows the node without it again, ten times a second.
+        let stripped = async |seconds: u32| {
+            for _ in 0..seconds * 10 {
+                take_node(&lane.shared, tainted(), Source::Watch);
+                lane.look();
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+            std::mem::take(&mut *lane.sent.lock()).len()
+        };
+        let first = stripped(60).await;
+        assert!((5..=12).contains(&first), "{first} in the first minute");
+        stripped(600).await;
+        let later = stripped(3600).await;
+        assert!((6..=24).contains(&later), "{later} in an hour");
+        // Another node's follows within a second meanwhile.
+        take_node(&lane.shared, node("n2").tainted(taint("k", "")), Source::Watch);
+        lane.shared.records.arm("n2".into(), Instant::now(), ());
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert_eq!(std::mem::take(&mut *lane.sent.lock()).len(), 1);
+        // It stays: after a while the next change waits for nothing.
+        stripped(300).await;
+        let record = r#"{"taints":[{"key":"k","value":"","since":"2026-01-01T12:00:00Z"}]}"#;
+        take_node(&lane.shared, tainted().annotated(Some(record)), Source::Watch);
+        lane.look();
+        lane.sent_after(Duration::from_secs(1800)).await;
+        let mut stored = Some(record.to_owned());
+        for key in ["l", "m"] {
+            let show = |stored: Option<&str>| {
+                let changed = node("n1").tainted(taint(key, "")).annotated(stored);
+                take_node(&lane.shared, changed, Source::Watch);
+                lane.look();
+            };
+            show(stored.as_deref());
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            stored = lane.stored();
+            assert!(stored.as_deref().is_some_and(|record| record.contains(key)), "{stored:?}");
+            show(stored.as_deref());
+            let sent = lane.sent_after(Duration::from_secs(2)).await;
+            assert_eq!(sent.len(), 1, "{sent:?}");
+        }
     }
 
     #[tokio::test(start_paused = true)]
