@@ -9,10 +9,10 @@ use http::{Method, Request, Response};
 use hyper::body::Bytes;
 use ostrakon::clock::Clock;
 use ostrakon::cluster::Cluster;
-use ostrakon::config::{Compat, Config};
+use ostrakon::config::{Compat, Config, Election};
 use ostrakon::controller::{Hands, Prepared, Surroundings};
 use ostrakon::drain::Policy;
-use ostrakon::leader::Identity;
+use ostrakon::leader::{Identity, Times};
 use ostrakon::observe::Readiness;
 use ostrakon::sim::embedded::{Body, Embedded, Onward};
 use parking_lot::Mutex;
@@ -28,6 +28,7 @@ type Failed = Box<dyn std::error::Error + Send + Sync>;
 /// A running controller. It dies when it is dropped: from then on it writes nothing.
 pub(crate) struct Process {
     registry: Registry,
+    readiness: Readiness,
     alive: Arc<AtomicBool>,
     _end: oneshot::Sender<()>,
 }
@@ -72,6 +73,23 @@ impl Process {
         policies: &[Policy],
         wire: &Arc<Wire>,
     ) -> Self {
+        Self::begin(cluster, clock, compat, policies, wire, None)
+    }
+
+    /// One that works while it holds the lease.
+    pub(crate) fn elected(cluster: &Embedded, clock: Clock) -> Self {
+        let election = Election { namespace: "kube-system".to_owned(), times: Times::default() };
+        Self::begin(cluster, clock, Compat::None, &[], &Arc::default(), Some(election))
+    }
+
+    fn begin(
+        cluster: &Embedded,
+        clock: Clock,
+        compat: Compat,
+        policies: &[Policy],
+        wire: &Arc<Wire>,
+        election: Option<Election>,
+    ) -> Self {
         let registry = Registry::new();
         let alive = Arc::new(AtomicBool::new(true));
         let client = cluster.client_through({
@@ -88,7 +106,7 @@ impl Process {
             api_server_wait: Duration::from_secs(300),
             listen: ([127, 0, 0, 1], 0).into(),
             compat,
-            election: None,
+            election,
             pod_uid: None,
             instance: "test".to_owned(),
             policies: policies.to_vec(),
@@ -102,15 +120,15 @@ impl Process {
             seed: 1,
         };
         let (end, ended) = oneshot::channel();
-        let served = registry.clone();
+        let (served, readiness) = (registry.clone(), Readiness::default());
+        let said = readiness.clone();
         tokio::spawn(async move {
             let work = async {
                 let cluster = Cluster { client, server: "embedded".to_owned() };
                 let prepared = Prepared::new(cluster, &config, surroundings, &served).await;
                 let prepared = prepared.expect("the embedded cluster can be worked with");
-                let readiness = Readiness::default();
-                let gates = (readiness.gate("nodes"), readiness.gate("pods"));
-                prepared.begin(gates, &readiness)
+                let gates = (said.gate("nodes"), said.gate("pods"));
+                prepared.begin(gates, &said)
             };
             tokio::pin!(ended);
             tokio::select! {
@@ -121,7 +139,12 @@ impl Process {
                 _ = &mut ended => {}
             }
         });
-        Self { registry, alive, _end: end }
+        Self { registry, readiness, alive, _end: end }
+    }
+
+    /// Why it is not ready; nothing if it is.
+    pub(crate) fn not_ready(&self) -> Vec<String> {
+        self.readiness.reasons()
     }
 
     /// The sum of a metric that it serves, over all its labels that these are among.

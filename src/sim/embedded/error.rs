@@ -226,6 +226,7 @@ impl ApiError {
     /// broken server gives it.
     pub fn with_code(code: u16, retry_after: Option<u32>) -> Self {
         let (reason, text) = match code {
+            401 => ("Unauthorized", "Unauthorized"),
             403 => (
                 "Forbidden",
                 r#"forbidden: User "somebody" cannot do this: denied by a fault rule"#,
