@@ -7,7 +7,7 @@ use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use ostrakon::cluster::{Answer, Api, BudgetRefusal, Metrics, RequestError};
-use ostrakon::drain::{Obstacle, obstacle};
+use ostrakon::drain::{BudgetBlocker, budget_blocker};
 use ostrakon::model::{DrainPod, NodeName, Owner, Phase, PodRef, Uid};
 use prometheus::Registry;
 use serde_json::json;
@@ -98,8 +98,8 @@ async fn a_budget_and_two_budgets_refuse_as_foreseen(ctx: &Ctx) -> Result<()> {
     })
     .await?;
     let a = drain_pods(&api, node.name()).await?.pop().context("no pod")?;
-    let foreseen = obstacle(&a, &[seen]);
-    ensure!(matches!(&foreseen, Some(Obstacle::Hopeless { .. })), "{foreseen:?}");
+    let foreseen = budget_blocker(&a, &[seen]);
+    ensure!(matches!(&foreseen, Some(BudgetBlocker::Hopeless { .. })), "{foreseen:?}");
     let answer = refusal(api.evict_pod(&a.reference, None).await)?;
     let Some(BudgetRefusal::UsedUp { budget: Some(name), .. }) = answer.by_budget() else {
         bail!("{answer:?}")

@@ -30,11 +30,14 @@ async fn a_dead_node_is_cordoned_and_not_drained(ctx: &Ctx) -> Result<()> {
     stage.arena.set_ready(&n, "Unknown").await?;
     let seen = stage.cordoned(&n, SOON).await?;
     ensure!(seen.conditions.as_deref() == Some("Ready=Unknown,0s"), "{seen:?}");
-    stage.told(&n, "DrainSchedulingFailed", &["kubelet"]).await?;
+    stage.told(&n, "DrainSchedulingFailed", &["the node is unreachable"]).await?;
     stage.witness.never_deleted_for([&kept], Duration::from_secs(5)).await?;
     let seen = stage.look(&n).await?;
     ensure!(seen.phase() == "cordoned" && seen.mark().is_none(), "{seen:?}");
-    ensure!(seen.record["why"].as_str().is_some_and(|why| why.contains("kubelet")), "{seen:?}");
+    ensure!(
+        seen.record["why"].as_str().is_some_and(|why| why.contains("the node is unreachable")),
+        "{seen:?}"
+    );
     only_these_evicted(ctx.bed(), &stage.arena, &[]).await?;
     // Alive again, and good.
     stage.arena.set_ready(&n, "True").await?;
