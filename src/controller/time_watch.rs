@@ -123,6 +123,15 @@ impl Witnesses {
         are_enough.then(|| ahead.min_by_key(|ahead| ahead.abs())).flatten()
     }
 
+    /// Takes in whether an answer agrees with the time that is kept. Returns whether enough of them do.
+    fn confirm(&mut self, agrees: bool) -> bool {
+        if !agrees {
+            self.clear();
+            return false;
+        }
+        self.agreed(Instant::now(), SignedDuration::ZERO).is_some()
+    }
+
     fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -306,12 +315,8 @@ pub(super) fn run(
             let stepped = kept.saturating_add(step).unwrap_or(kept);
             next_question = Instant::now() + ASKED_EVERY;
             in_accord = false;
-            if unconfirmed.is_some() {
-                if !agree(kept, server) {
-                    confirming.clear();
-                } else if confirming.agreed(Instant::now(), SignedDuration::ZERO).is_some() {
-                    unconfirmed = None;
-                }
+            if unconfirmed.is_some() && confirming.confirm(agree(kept, server)) {
+                unconfirmed = None;
             }
             match (Clocks { kept, stepped, server }).rule() {
                 Ruling::Keep => {

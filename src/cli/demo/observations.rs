@@ -110,7 +110,7 @@ pub(super) struct Observations {
     evicted: Vec<(String, Duration)>,
     cancelled: usize,
     wrong: Vec<String>,
-    new_observations: Vec<(Timestamp, Observation)>,
+    unread: Vec<(Timestamp, Observation)>,
 }
 
 impl Observations {
@@ -133,7 +133,7 @@ impl Observations {
 
     /// The scenario begins: what is here now is the first fixtures.
     pub(super) fn begin(&mut self) {
-        self.new_observations.clear();
+        self.unread.clear();
         for pod in self.pods.values_mut() {
             pod.from_the_first = true;
         }
@@ -156,7 +156,7 @@ impl Observations {
 
     /// Observations since the last call, with their times.
     pub(super) fn new_observations(&mut self) -> Vec<(Timestamp, Observation)> {
-        std::mem::take(&mut self.new_observations)
+        std::mem::take(&mut self.unread)
     }
 
     /// Wrong deletions, each as a sentence.
@@ -281,7 +281,7 @@ impl Observations {
                         seconds: *seconds,
                         late,
                     };
-                    self.new_observations.push((at, Observation::Evicted(eviction)));
+                    self.unread.push((at, Observation::Evicted(eviction)));
                     return;
                 }
                 format!("{:.1} s too early", (-late).as_secs_f64())
@@ -290,7 +290,7 @@ impl Observations {
         };
         let wrong = format!("{} on {} was deleted, {early}", pod.name, pod.node);
         self.wrong.push(wrong.clone());
-        self.new_observations.push((at, Observation::Wrong(wrong)));
+        self.unread.push((at, Observation::Wrong(wrong)));
     }
 
     /// Its pods disappear with it, without an eviction.
@@ -337,14 +337,14 @@ impl Observations {
             // Of several that go at once the first is reported as having ended the countdowns.
             let (node, key) = (name.to_owned(), taint.key.clone());
             let cancelled = std::mem::take(&mut cancelled);
-            self.new_observations.push((at, Observation::Untainted { node, key, cancelled }));
+            self.unread.push((at, Observation::Untainted { node, key, cancelled }));
         }
         let is_new = |taint: &&Taint| {
             !before.iter().any(|old| old.key == taint.key && old.value == taint.value)
         };
         for taint in facts.taints.iter().filter(is_new) {
             let (node, key, outlook) = (name.to_owned(), taint.key.clone(), outlook.clone());
-            self.new_observations.push((at, Observation::Tainted { node, key, outlook }));
+            self.unread.push((at, Observation::Tainted { node, key, outlook }));
         }
     }
 }
