@@ -214,7 +214,7 @@ async fn a_pod_that_has_finished_is_not_overdue_and_none_is_on_a_node_that_is_go
 #[tokio::test(start_paused = true)]
 async fn taints_put_on_by_hand_are_told_as_they_are() {
     let bed = Bed::new();
-    let new_observations = || std::mem::take(&mut bed.observations().new_observations);
+    let new_observations = || bed.observations().new_observations();
     new_observations();
     tokio::time::advance(Duration::from_secs(10)).await;
     // Put on an hour ago, by its stamp: who tolerates it for 5 s goes now.
