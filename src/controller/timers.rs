@@ -4,6 +4,7 @@
 //! here an eviction comes back with what became of it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -16,7 +17,7 @@ use crate::model::{NodeName, PodRef, Uid, Verdict};
 use crate::pipeline::{self, Fired, TimedQueue, Token, shard_of};
 
 /// Between the pods that a drain evicts, so that they come due in the order in which they were given.
-const IN_A_ROW: std::time::Duration = std::time::Duration::from_millis(1);
+const IN_A_ROW: Duration = Duration::from_millis(1);
 
 /// What is to be done when in one shard.
 #[derive(Debug, Default)]
@@ -217,6 +218,7 @@ impl Origin for Shared {
                 let retry = pipeline::Outcome::Retry {
                     not_before: Instant::now() + *pause,
                     value: (pod.clone(), cause.clone()),
+                    // How many there were is in the backlog; here it only says that this is no first try.
                     failures: 1,
                 };
                 timers.complete(&key, token, retry);

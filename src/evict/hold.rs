@@ -150,7 +150,7 @@ pub(super) struct LineId {
 /// Evictions that are held, by line. In each line nodes take turns, as they do among those that are not.
 #[derive(Debug)]
 pub(super) struct Lines<T> {
-    lines: AHashMap<LineId, Line<T>>,
+    by_id: AHashMap<LineId, Line<T>>,
     /// Those that are to be asked about, in turn.
     open: VecDeque<LineId>,
     /// When others of them are.
@@ -170,7 +170,7 @@ struct Line<T> {
 impl<T> Default for Lines<T> {
     fn default() -> Self {
         Self {
-            lines: AHashMap::new(),
+            by_id: AHashMap::new(),
             open: VecDeque::new(),
             times: BTreeSet::new(),
             places: AHashMap::new(),
@@ -181,28 +181,27 @@ impl<T> Default for Lines<T> {
 impl<T> Lines<T> {
     /// What was answered about a line last, if anything waits there.
     fn last_word(&self, id: &LineId) -> Option<Wait> {
-        self.lines.get(id).filter(|line| !line.is_empty()).map(|line| line.wait)
+        self.by_id.get(id).filter(|line| !line.is_empty()).map(|line| line.wait)
     }
 
     /// Puts an eviction into a line, behind the others of its node.
     pub(super) fn push(&mut self, id: LineId, wait: Wait, item: Item<T>) {
         let node = item.eviction.pod.node.clone();
         self.places.insert(item.eviction.key(), (id.clone(), node.clone()));
-        if !self.lines.contains_key(&id) {
-            let line = Line { wait, first: None, rest: FairQueue::default() };
-            self.lines.insert(id.clone(), line);
-            self.close(&id, wait);
-        }
-        if let Some(line) = self.lines.get_mut(&id) {
-            line.rest.push(&node, item.is_retry, item);
-        }
+        let line = self.by_id.entry(id).or_insert_with_key(|id| {
+            if let Wait::Until(at) = wait {
+                self.times.insert((at, id.clone()));
+            }
+            Line { wait, first: None, rest: FairQueue::default() }
+        });
+        line.rest.push(&node, item.is_retry, item);
     }
 
     /// Puts the first of a line back, which is held for longer.
     pub(super) fn put_back(&mut self, id: LineId, wait: Wait, item: Item<T>) {
         self.close(&id, wait);
         let node = item.eviction.pod.node.clone();
-        if let Some(line) = self.lines.get_mut(&id) {
+        if let Some(line) = self.by_id.get_mut(&id) {
             self.places.insert(item.eviction.key(), (id, node));
             line.first = Some(item);
         }
@@ -218,12 +217,12 @@ impl<T> Lines<T> {
             self.open.push_back(id);
         }
         while let Some(id) = self.open.pop_front() {
-            let Some(line) = self.lines.get_mut(&id) else { continue };
+            let Some(line) = self.by_id.get_mut(&id) else { continue };
             if let Some(item) = line.first.take().or_else(|| line.rest.pop()) {
                 self.places.remove(&item.eviction.key());
                 return Some((Some(id), item));
             }
-            self.lines.remove(&id);
+            self.by_id.remove(&id);
         }
         None
     }
@@ -231,8 +230,8 @@ impl<T> Lines<T> {
     /// The first of a line is gone from it, so the next is to be asked about.
     pub(super) fn keep_open(&mut self, id: Option<LineId>) {
         let Some(id) = id else { return };
-        if self.lines.get(&id).is_some_and(Line::is_empty) {
-            self.lines.remove(&id);
+        if self.by_id.get(&id).is_some_and(Line::is_empty) {
+            self.by_id.remove(&id);
         } else {
             self.open.push_back(id);
         }
@@ -241,7 +240,7 @@ impl<T> Lines<T> {
     /// Has all lines asked about.
     pub(super) fn open_all(&mut self) {
         self.times.clear();
-        self.open = self.lines.keys().cloned().collect();
+        self.open = self.by_id.keys().cloned().collect();
         self.open.make_contiguous().sort_unstable();
     }
 
@@ -253,7 +252,7 @@ impl<T> Lines<T> {
     /// Takes an eviction out.
     pub(super) fn remove(&mut self, key: Key) -> Option<Item<T>> {
         let (id, node) = self.places.remove(&key)?;
-        let line = self.lines.get_mut(&id)?;
+        let line = self.by_id.get_mut(&id)?;
         let is_it = |item: &Item<T>| item.eviction.key() == key;
         let first = line.first.take_if(|first| is_it(first));
         let item = first.or_else(|| line.rest.remove(&node, is_it))?;
@@ -261,13 +260,13 @@ impl<T> Lines<T> {
             if let Wait::Until(at) = line.wait {
                 self.times.remove(&(at, id.clone()));
             }
-            self.lines.remove(&id);
+            self.by_id.remove(&id);
         }
         Some(item)
     }
 
     fn close(&mut self, id: &LineId, wait: Wait) {
-        let Some(line) = self.lines.get_mut(id) else { return };
+        let Some(line) = self.by_id.get_mut(id) else { return };
         if let Wait::Until(at) = line.wait {
             self.times.remove(&(at, id.clone()));
         }

@@ -76,7 +76,7 @@ impl Metrics {
             unmarked: IntCounterVec::new(
                 Opts::new(
                     "ostrakon_evictions_unmarked_total",
-                    "Tries to evict a pod in which its condition DisruptionTarget was refused, by \
+                    "Attempts to evict a pod in which its condition DisruptionTarget was refused, by \
                      cause; the pod is deleted without it.",
                 ),
                 &["cause"],
@@ -85,30 +85,29 @@ impl Metrics {
                 registry,
                 (
                     "ostrakon_evictions_total",
-                    "Ends of evictions: deleted (the API server took the deletion), already_gone \
-                     (there was no such pod any more), withdrawn (no longer condemned when asked \
-                     again), unconfirmed (put off because the API server knew better).",
+                    "Ends of evictions: deleted (the API server accepted the deletion), already_gone \
+                     (the pod no longer existed), withdrawn (no longer due when checked again), \
+                     unconfirmed (postponed because the API server has newer data).",
                 ),
                 &["deleted", ALREADY_GONE, WITHDRAWN, UNCONFIRMED],
                 (
                     "ostrakon_eviction_failures_total",
-                    "Failed tries to evict a pod, by cause; each is tried again.",
+                    "Failed attempts to evict a pod, by cause; each is retried.",
                 ),
             )?,
             drains: Counters::register(
                 registry,
                 (
                     "ostrakon_drain_evictions_total",
-                    "Tries to evict pods of nodes that are drained: evicted (the API server took \
-                     it), deleted (the last resort), already_gone (there was no such pod any more), \
-                     withdrawn (no longer wanted), blocked (the disruption budget has nothing \
-                     left), several_budgets (more than one selects the pod).",
+                    "Evictions for drains: evicted (the API server accepted it), deleted (as a last \
+                     resort), already_gone (the pod no longer existed), withdrawn (no longer \
+                     needed), blocked (a disruption budget allows no disruption), several_budgets \
+                     (more than one budget selects the pod).",
                 ),
                 &["evicted", "deleted", ALREADY_GONE, WITHDRAWN, BLOCKED, SEVERAL_BUDGETS],
                 (
                     "ostrakon_drain_eviction_failures_total",
-                    "Failed tries to evict a pod of a node that is drained, by cause; each is tried \
-                     again.",
+                    "Failed attempts to evict a pod for a drain, by cause; each is retried.",
                 ),
             )?,
         };
@@ -124,8 +123,8 @@ impl Metrics {
             backlog,
             CauseKind::Taint,
             "ostrakon_backlog_pods",
-            "Pods that are condemned, due, and not yet gone, by state: due, unconfirmed, sent, \
-             or the cause of the last failure.",
+            "Pods that are due by a taint and not yet gone, by state: due, unconfirmed, sent, or the \
+             cause of the last failure.",
             &[State::Due, State::Unconfirmed, State::Sent],
         );
         registry.register(Box::new(taints?))?;
@@ -133,8 +132,8 @@ impl Metrics {
             backlog,
             CauseKind::Drain,
             "ostrakon_drain_backlog_pods",
-            "Pods that drains have ordered to go and that are not yet gone, by state: due, \
-             blocked, several_budgets, sent, or the cause of the last failure.",
+            "Pods that drains are evicting and that are not yet gone, by state: due, blocked, \
+             several_budgets, sent, or the cause of the last failure.",
             &[State::Due, State::Blocked, State::SeveralBudgets, State::Sent],
         );
         registry.register(Box::new(drains?))?;

@@ -13,7 +13,7 @@ use super::fairness::FairQueue;
 use super::hold::{Holds, LineId, Lines};
 use super::window::{HANGS, Window};
 use super::{Backlog, Eviction, Key, Recheck, State};
-use crate::pipeline::{AFTER_PANIC, Panicked, Runner};
+use crate::pipeline::{AFTER_PANIC, Runner};
 
 /// Where due evictions come from, and where each goes back to with what became of it.
 pub trait Origin: Send + Sync + 'static {
@@ -215,7 +215,7 @@ pub async fn hand_out<O, R, A, N>(
             };
             let origin = Arc::clone(&origin);
             runner.run("eviction", pod, work, move |ended| {
-                let outcome = ended.unwrap_or_else(|Panicked| Outcome::Again(AFTER_PANIC));
+                let outcome = ended.unwrap_or(Outcome::Again(AFTER_PANIC));
                 origin.finish(&item.eviction, item.ticket, &outcome);
             });
         }
