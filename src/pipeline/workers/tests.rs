@@ -352,7 +352,9 @@ fn stopping_waits_for_the_item_in_hand_and_drops_the_others() {
 
     let (stopped, stop) = mpsc::channel();
     let pods = Arc::clone(&rig.pods);
+    let control = Arc::clone(&rig.pipeline.control);
     thread::spawn(move || stopped.send(rig.pipeline.stop()));
+    await_that(|| control.running.lock().is_none());
     stop.recv_timeout(SOON).unwrap_err();
     drop(open);
     assert_eq!(stop.recv_timeout(NEVER), Ok(Ok(())));
