@@ -10,6 +10,9 @@
 //! [`drain`] cordons and drains: the handler asks it what is to be done about a node, and it hands
 //! pods to the same evictor. [`recheck`] lets the evictor ask again, by the same rules. [`timers`] brings
 //! evictions to it when they are due, and back.
+//!
+//! A process calls [`start`]. Who owns the time, as a simulation does, goes by [`Prepared`] and [`Engine`]
+//! with [`Surroundings`] of its own: the same controller without endpoints, signals and the system's clock.
 
 mod drain;
 mod engine;
