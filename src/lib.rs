@@ -13,8 +13,8 @@
 //! - [`controller`]: wires everything into a running process.
 //! - [`cli`] and [`config`]: the command line, and the validated configuration.
 //!
-//! The basis is [`model`], the facts that decisions use, [`clock`], the only source of time, and
-//! [`backoff`], the pauses between attempts. `sim` is a simulated cluster for tests and the demo, behind
+//! The basis is [`model`], the facts that decisions use, [`clock`], the only source of time,
+//! [`backoff`], the pauses between attempts, and [`signal`], values that others wait to see changed. `sim` is a simulated cluster for tests and the demo, behind
 //! the feature `demo`; the image is built without it. `docs/architecture.md` describes threads and queues
 //! with the reasons, `docs/glossary.md` our terms.
 
@@ -30,6 +30,7 @@ pub mod leader;
 pub mod model;
 pub mod observe;
 pub mod pipeline;
+pub mod signal;
 #[cfg(feature = "demo")]
 pub mod sim;
 pub mod taint;

@@ -11,12 +11,13 @@ use std::sync::Arc;
 
 use ahash::AHashMap;
 use parking_lot::Mutex;
-use tokio::sync::watch;
+
+use crate::signal::{Follower, Signal};
 
 /// The versions seen so far, and the notification that they went back. Clones share it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Rewinds {
-    noticed: Arc<watch::Sender<u64>>,
+    noticed: Signal<u64>,
     answers: Arc<Mutex<Answers>>,
 }
 
@@ -35,12 +36,6 @@ pub(super) struct Asked(u64);
 
 /// So many objects are remembered; then it starts again. A cluster has some thousand nodes.
 const MOST: usize = 20_000;
-
-impl Default for Rewinds {
-    fn default() -> Self {
-        Self { noticed: Arc::new(watch::Sender::new(0)), answers: Arc::default() }
-    }
-}
 
 impl Rewinds {
     /// To be called when a request is sent whose answer has a version.
@@ -75,12 +70,12 @@ impl Rewinds {
 
     /// Has everybody list again.
     pub(super) fn notice(&self) {
-        self.noticed.send_modify(|count| *count += 1);
+        self.noticed.change(|count| *count += 1);
     }
 
     /// Changes when the store went back in time.
-    pub(super) fn noticed(&self) -> watch::Receiver<u64> {
-        self.noticed.subscribe()
+    pub(super) fn noticed(&self) -> Follower<u64> {
+        self.noticed.follow()
     }
 }
 
@@ -102,14 +97,14 @@ mod tests {
             [("a", "7"), ("b", "3"), ("a", "7"), ("a", "9"), ("a", "no number")]
         {
             rewinds.see(object, version, rewinds.asked());
-            assert!(!noticed.has_changed().unwrap(), "{object} {version}");
+            assert!(!noticed.has_changed(), "{object} {version}");
         }
         rewinds.see("a", "8", rewinds.asked());
-        assert!(noticed.has_changed().unwrap());
-        noticed.mark_unchanged();
+        assert!(noticed.has_changed());
+        noticed.see();
         rewinds.see("a", "8", rewinds.asked());
         rewinds.see("b", "4", rewinds.asked());
-        assert!(!noticed.has_changed().unwrap(), "it goes on from there");
+        assert!(!noticed.has_changed(), "it goes on from there");
     }
 
     #[test]
@@ -119,9 +114,9 @@ mod tests {
         let (early, late) = (rewinds.asked(), rewinds.asked());
         rewinds.see("a", "9", late);
         rewinds.see("a", "8", early);
-        assert!(!noticed.has_changed().unwrap());
+        assert!(!noticed.has_changed());
         rewinds.see("a", "8", rewinds.asked());
-        assert!(noticed.has_changed().unwrap(), "but one that was asked for after it is");
+        assert!(noticed.has_changed(), "but one that was asked for after it is");
     }
 
     #[test]

@@ -31,6 +31,7 @@ use self::stream::{Change, End, Stream};
 use super::{Api, DecodeError, Metrics, RequestError, rewind, wire};
 use crate::backoff::{self, Backoff};
 use crate::model::Uid;
+use crate::signal::Follower;
 
 /// Objects per page of a list. The server's own clients use the same.
 const PAGE: usize = 500;
@@ -133,8 +134,8 @@ pub async fn run<I: Index>(
     let mut failures = 0u32;
     loop {
         // What is noticed from here on may be missing in the list.
-        let was_told = watcher.rewound.has_changed().unwrap_or(false);
-        watcher.rewound.mark_unchanged();
+        let was_told = watcher.rewound.has_changed();
+        watcher.rewound.see();
         match watcher.list().await {
             Ok(listed) => {
                 watcher.compare(&listed.version, was_told);
@@ -199,7 +200,7 @@ impl From<String> for Failure {
 
 struct Watcher<I> {
     /// Changes when someone has noticed that the store went back in time.
-    rewound: tokio::sync::watch::Receiver<u64>,
+    rewound: Follower<u64>,
     api: Api,
     metrics: Metrics,
     index: I,
@@ -274,7 +275,7 @@ impl<I: Index> Watcher<I> {
             );
             if !was_told {
                 self.api.rewinds().notice();
-                self.rewound.mark_unchanged();
+                self.rewound.see();
             }
         }
         version.clone_into(&mut self.version);
@@ -554,7 +555,7 @@ impl<I: Index> Watcher<I> {
             let next = tokio::select! {
                 biased;
                 // It cannot be closed: the API has its other end.
-                _ = self.rewound.changed() => return End::Rewound,
+                () = self.rewound.changed() => return End::Rewound,
                 next = stream.next(I::KIND) => next,
             };
             let object = match next {

@@ -188,7 +188,8 @@ impl Sum {
 #[test]
 fn the_same_seed_tells_the_same_story() {
     for subject in [Subject::Taints, Subject::Drains, Subject::Budgets] {
-        for seed in 0..10 {
+        // Story 144 went one way or the other by the order in which watches that were cut were woken.
+        for seed in (0..10).chain([144]) {
             let told = || play(subject, seed, Broken::Nothing);
             assert_eq!(told(), told(), "{subject:?}, seed {seed}");
         }

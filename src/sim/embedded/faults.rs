@@ -9,10 +9,10 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use tokio::sync::watch;
 
 use super::operation::{Operation, Verb};
 use super::resource::Resource;
+use crate::signal::{Follower, Signal};
 
 /// What goes wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -148,7 +148,7 @@ pub struct Faults {
 
 struct Shared {
     rules: Mutex<Rules>,
-    gate: watch::Sender<Gate>,
+    gate: Signal<Gate>,
 }
 
 struct Rules {
@@ -193,12 +193,7 @@ impl Faults {
             next: 0,
             in_force: Vec::new(),
         };
-        Self {
-            shared: Arc::new(Shared {
-                rules: Mutex::new(rules),
-                gate: watch::Sender::new(Gate::default()),
-            }),
-        }
+        Self { shared: Arc::new(Shared { rules: Mutex::new(rules), gate: Signal::default() }) }
     }
 
     /// Puts a rule in force. Of several rules that strike, all delays count and the earliest rule
@@ -219,7 +214,7 @@ impl Faults {
     /// Ends all faults: rules, held watches and an outage.
     pub fn clear(&self) {
         self.shared.rules.lock().in_force.clear();
-        self.shared.gate.send_modify(|gate| {
+        self.shared.gate.change(|gate| {
             gate.down = false;
             gate.held = Default::default();
         });
@@ -227,19 +222,19 @@ impl Faults {
 
     /// Breaks all open watches of the resource.
     pub fn cut_watches(&self, resource: Resource) {
-        self.shared.gate.send_modify(|gate| gate.cuts[resource as usize] += 1);
+        self.shared.gate.change(|gate| gate.cuts[resource as usize] += 1);
     }
 
     /// Holds back the events of all watches of the resource, open and new ones, or lets them go.
     /// Held events are not lost unless the history forgets them meanwhile.
     pub fn hold_watches(&self, resource: Resource, held: bool) {
-        self.shared.gate.send_modify(|gate| gate.held[resource as usize] = held);
+        self.shared.gate.change(|gate| gate.held[resource as usize] = held);
     }
 
     /// Takes the API server down, or up again: while it is down, every request is cut, and going
     /// down breaks all open watches. Nothing stored is lost.
     pub fn set_down(&self, down: bool) {
-        self.shared.gate.send_modify(|gate| {
+        self.shared.gate.change(|gate| {
             if down && !gate.down {
                 for cuts in &mut gate.cuts {
                     *cuts += 1;
@@ -249,13 +244,13 @@ impl Faults {
         });
     }
 
-    pub(super) fn gate(&self) -> watch::Receiver<Gate> {
-        self.shared.gate.subscribe()
+    pub(super) fn gate(&self) -> Follower<Gate> {
+        self.shared.gate.follow()
     }
 
     /// What happens to this request. Uses up rules with a count.
     pub(super) fn fate(&self, operation: &Operation) -> Fate {
-        if self.shared.gate.borrow().down {
+        if self.shared.gate.get().down {
             return Fate { delay: Duration::ZERO, then: Some(Fault::Cut) };
         }
         let mut fate = Fate::default();
@@ -357,10 +352,10 @@ mod tests {
     #[test]
     fn an_outage_cuts_everything_until_it_is_over() {
         let faults = Faults::new(0);
-        let before = faults.gate().borrow().cuts(Resource::Nodes);
+        let before = faults.gate().see().cuts(Resource::Nodes);
         faults.set_down(true);
         assert_eq!(faults.fate(&deleting(Resource::Pods)).then, Some(Fault::Cut));
-        assert_eq!(faults.gate().borrow().cuts(Resource::Nodes), before + 1);
+        assert_eq!(faults.gate().see().cuts(Resource::Nodes), before + 1);
         faults.set_down(false);
         assert_eq!(faults.fate(&deleting(Resource::Pods)), Fate::default());
     }
@@ -373,6 +368,6 @@ mod tests {
         faults.set_down(true);
         faults.clear();
         assert_eq!(faults.fate(&deleting(Resource::Pods)), Fate::default());
-        assert!(!faults.gate().borrow().holds(Resource::Pods));
+        assert!(!faults.gate().see().holds(Resource::Pods));
     }
 }

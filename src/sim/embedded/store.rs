@@ -13,7 +13,7 @@ use parking_lot::RwLock;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use serde_json::Value;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 
 use super::audit::Observed;
 use super::error::ApiError;
@@ -23,6 +23,7 @@ use super::object::{meta, set};
 use super::resource::Resource;
 use super::selector::Selector;
 use crate::clock::Clock;
+use crate::signal::{Follower, Signal};
 
 /// How the embedded API server behaves.
 #[derive(Clone, Debug)]
@@ -62,7 +63,7 @@ struct Shared {
     options: Options,
     state: RwLock<State>,
     /// For each resource, the version of its latest change.
-    signals: Vec<watch::Sender<u64>>,
+    signals: Vec<Signal<u64>>,
 }
 
 /// Where changes are sent as they are stored. A channel and not a callback: a callback under the lock
@@ -139,7 +140,7 @@ impl Store {
                 clock,
                 options,
                 state: RwLock::new(state),
-                signals: Resource::ALL.map(|_| watch::Sender::new(0)).into(),
+                signals: Resource::ALL.map(|_| Signal::default()).into(),
             }),
         };
         for name in ["default", "kube-system", "kube-public", "kube-node-lease"] {
@@ -219,8 +220,8 @@ impl Store {
     }
 
     /// Shows the version of the resource's latest change, and wakes whoever waits for the next.
-    pub fn signal(&self, resource: Resource) -> watch::Receiver<u64> {
-        self.shared.signals[resource as usize].subscribe()
+    pub fn signal(&self, resource: Resource) -> Follower<u64> {
+        self.shared.signals[resource as usize].follow()
     }
 
     /// Forgets the history of the resource up to now, as compaction does: who was behind, and who
@@ -271,7 +272,7 @@ impl Store {
         let result = work(&mut state, self.shared.clock.now());
         let version = state.version;
         for resource in std::mem::take(&mut state.touched) {
-            self.shared.signals[resource as usize].send_replace(version);
+            self.shared.signals[resource as usize].change(|last| *last = version);
         }
         result
     }

@@ -67,7 +67,8 @@ async fn a_list_of_a_lower_version_is_taken_and_tells_the_others_once() {
     let count = Arc::clone(&told);
     let listens = |api: Api| async move {
         let mut noticed = api.rewinds().noticed();
-        while noticed.changed().await.is_ok() {
+        loop {
+            noticed.changed().await;
             *count.lock() += 1;
         }
     };

@@ -142,10 +142,9 @@ async fn keep(
     let mut signals: Vec<_> = resources.iter().map(|r| store.signal(*r)).collect();
     loop {
         for signal in &mut signals {
-            signal.borrow_and_update();
+            signal.see();
         }
         let longest = step();
-        // The channels stay open, since the store is held here: no error means a closed one.
         let changed = select_all(signals.iter_mut().map(|signal| signal.changed().boxed()));
         if tokio::time::timeout(longest, changed).await.is_ok() {
             sleep(GATHER).await;

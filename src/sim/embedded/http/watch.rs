@@ -9,11 +9,11 @@ use std::time::Duration;
 use futures::Stream;
 use hyper::body::{Bytes, Frame};
 use serde_json::{Value, json};
-use tokio::sync::watch::Receiver;
 use tokio::time::{Instant, sleep_until};
 
 use super::form::Encoder;
 use super::query::From;
+use crate::signal::Follower;
 use crate::sim::embedded::error::ApiError;
 use crate::sim::embedded::faults::{Faults, Gate};
 use crate::sim::embedded::history::Seen;
@@ -57,8 +57,8 @@ struct Watch {
     wanted: Wanted,
     pending: VecDeque<Pending>,
     version: u64,
-    signal: Receiver<u64>,
-    gate: Receiver<Gate>,
+    signal: Follower<u64>,
+    gate: Follower<Gate>,
     cuts: u64,
     bookmark_at: Instant,
     ends_at: Instant,
@@ -73,8 +73,8 @@ pub(super) fn open(
 ) -> Result<impl Stream<Item = io::Result<Frame<Bytes>>> + Send + 'static, ApiError> {
     let resource = wanted.encoder.view.resource;
     let signal = store.signal(resource);
-    let gate = faults.gate();
-    let cuts = gate.borrow().cuts(resource);
+    let mut gate = faults.gate();
+    let cuts = gate.see().cuts(resource);
     let now = Instant::now();
     let mut watch = Watch {
         store: store.clone(),
@@ -126,13 +126,13 @@ impl Watch {
             if self.ended {
                 return None;
             }
-            let gate = *self.gate.borrow_and_update();
+            let gate = self.gate.see();
             if gate.cuts(resource) != self.cuts {
                 self.ended = true;
                 return Some(Err(io::Error::other("the watch was cut by a fault")));
             }
             if !gate.holds(resource) {
-                self.signal.borrow_and_update();
+                self.signal.see();
                 self.collect();
                 if !self.pending.is_empty() {
                     continue;
@@ -149,12 +149,10 @@ impl Watch {
                 self.bookmark();
                 continue;
             }
-            // Neither channel can be closed: their senders live in the store and the faults, of
-            // which there are handles here.
             tokio::select! {
                 biased;
-                _ = self.gate.changed() => {}
-                _ = self.signal.changed(), if !gate.holds(resource) => {}
+                () = self.gate.changed() => {}
+                () = self.signal.changed(), if !gate.holds(resource) => {}
                 () = sleep_until(self.ends_at.min(self.bookmark_at)) => {}
             }
         }
