@@ -8,19 +8,19 @@ use futures::FutureExt;
 use jiff::{SignedDuration, Timestamp};
 use prometheus::Registry;
 use tokio::sync::mpsc;
-use tokio::task::{JoinError, JoinHandle, JoinSet};
+use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
 use super::drain::DrainMetrics;
+use super::failure::{Failed, StartError, ended, flatten};
 use super::ingest::{Nodes, Pods};
 use super::metrics;
 use super::preflight;
 use super::recheck::NewestFacts;
 use super::requests::{ApiRequests, ByEvents};
-use super::run::{Failed, StartError};
 use super::state::Shared;
 use super::time_watch::{self, Skew};
 use super::work::{Hands, Work};
@@ -333,17 +333,4 @@ async fn send_events(lane: EventLane, api: Api, window: Arc<Window>, stop: Cance
         async move { api.create_event(&event.namespace, &event.object).await }
     };
     lane.run(create, || window.is_full(), stop).await;
-}
-
-/// What a task came to, its panic included.
-fn flatten<E: Into<Failed>>(task: Result<Result<(), E>, JoinError>) -> Result<(), Failed> {
-    task.map_err(|error| ended(Err(error)))?.map_err(Into::into)
-}
-
-/// That a task has ended which must not.
-pub(super) fn ended(task: Result<(), JoinError>) -> Failed {
-    Failed::Task(match task {
-        Ok(()) => "it returned".to_owned(),
-        Err(error) => error.to_string(),
-    })
 }

@@ -16,6 +16,7 @@
 
 mod drain;
 mod engine;
+mod failure;
 mod handler;
 mod ingest;
 mod metrics;
@@ -30,6 +31,7 @@ mod timers;
 mod work;
 
 pub use engine::{Engine, Prepared, Surroundings};
+pub use failure::{Failed, StartError};
 pub use preflight::{drain_permissions, election_permissions, permissions};
-pub use run::{Failed, Running, StartError, start};
+pub use run::{Running, start};
 pub use work::Hands;

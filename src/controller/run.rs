@@ -8,40 +8,11 @@ use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::info;
 
-use super::engine::{Engine, Prepared, Surroundings, ended};
-use super::preflight::PreflightError;
+use super::engine::{Engine, Prepared, Surroundings};
+use super::failure::{Failed, StartError, ended};
 use crate::cluster::Cluster;
 use crate::config::Config;
-use crate::observe::{Endpoints, ListenError, Readiness, serve};
-use crate::pipeline;
-
-/// The controller could not be started.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// The cluster cannot be used.
-    #[error(transparent)]
-    Preflight(#[from] PreflightError),
-    /// The endpoints cannot be served.
-    #[error(transparent)]
-    Listen(#[from] ListenError),
-    /// Two metrics have the same name.
-    #[error("cannot register the metrics: {0}")]
-    Metrics(#[from] prometheus::Error),
-}
-
-/// A part that must keep running has ended, so the process must end.
-#[derive(Debug, thiserror::Error)]
-pub enum Failed {
-    /// A worker or dispatcher thread panicked.
-    #[error(transparent)]
-    Thread(#[from] pipeline::Failure),
-    /// Worker threads could not be started.
-    #[error("cannot start the worker threads: {0}; check the process and memory limits")]
-    Threads(std::io::Error),
-    /// A task ended or panicked.
-    #[error("a task ended unexpectedly, so the process must restart: {0}")]
-    Task(String),
-}
+use crate::observe::{Endpoints, Readiness, serve};
 
 /// A running controller, leader or standby. Dropping it abandons requests in flight;
 /// [`Running::stop`] finishes them.

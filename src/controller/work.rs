@@ -9,12 +9,11 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::drain::{self, DrainReconciler};
-use super::engine::ended;
+use super::failure::{Failed, ended};
 use super::handler::Decider;
 use super::recheck::NewestFacts;
 use super::records;
 use super::requests::{ApiRequests, ByEvents};
-use super::run::Failed;
 use super::state::Shared;
 use super::timers::take_due;
 use crate::cluster::{Api, WriteGate};
