@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{ACCEPT, CONNECTION, CONTENT_TYPE, DATE, RETRY_AFTER};
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
+use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use jiff::Timestamp;
 use kube::Client;
@@ -22,12 +22,14 @@ use super::rewind::Rewinds;
 use super::{Metrics, PodDecoder, WriteGate, decode_node, wire};
 
 mod drain;
+mod gated;
 mod node_drain;
 mod transport;
 
-use transport::transport;
+use gated::GatedClient;
 
 pub use drain::BudgetRefusal;
+pub(super) use gated::{Call, CallRequest};
 pub use node_drain::{NodeDrainPatch, StoredNode};
 
 use crate::clock::whole_seconds;
@@ -56,9 +58,8 @@ const WEBHOOK_ANSWERS: [&str; 2] = ["admission webhook \"", "failed calling webh
 /// Access to the API server. Clones share the connections, the counters and the gate.
 #[derive(Clone)]
 pub struct Api {
-    client: Client,
+    client: GatedClient,
     metrics: Metrics,
-    gate: WriteGate,
     rewinds: Rewinds,
 }
 
@@ -191,26 +192,11 @@ impl std::fmt::Display for Permission {
     }
 }
 
-/// What a request is counted as.
-#[derive(Clone, Copy)]
-pub(super) struct Label {
-    pub(super) verb: &'static str,
-    pub(super) resource: &'static str,
-}
-
-impl Label {
-    /// Whether it is for the leader only. To ask for rights changes nothing, and the lease itself
-    /// is how one becomes the leader.
-    fn needs_lease(self) -> bool {
-        !matches!(self.verb, "get" | "list" | "watch")
-            && !matches!(self.resource, "leases" | "selfsubjectaccessreviews")
-    }
-}
-
 impl Api {
     /// Sends requests through `client`, which must not retry by itself.
     pub fn new(client: Client, metrics: Metrics) -> Self {
-        Self { client, metrics, gate: WriteGate::open(), rewinds: Rewinds::default() }
+        let client = GatedClient::new(client, WriteGate::open());
+        Self { client, metrics, rewinds: Rewinds::default() }
     }
 
     /// Who notices that the API server's store went back in time.
@@ -220,7 +206,7 @@ impl Api {
 
     /// Sends writes only while `gate` lets them pass.
     pub fn gated(self, gate: WriteGate) -> Self {
-        Self { gate, ..self }
+        Self { client: self.client.gated(gate), ..self }
     }
 
     /// Sets the pod's `DisruptionTarget` condition, and returns the pod as it is then. Refused with
@@ -247,10 +233,10 @@ impl Api {
             "status": {"conditions": [condition]},
         });
         let path = format!("{}/status?fieldManager={FIELD_MANAGER}", pod_path(&pod.reference()));
-        let label = Label { verb: "patch", resource: "pods/status" };
+        let call = Call::patch("pods/status");
         let kind = "application/strategic-merge-patch+json";
-        let request = request(Method::PATCH, &path, wire::MEDIA_TYPE, Some(kind), &body)?;
-        let (_, answer) = self.send(label, request, REQUEST_TIMEOUT).await?;
+        let request = call.request(&path, wire::MEDIA_TYPE, Some(kind), &body)?;
+        let (_, answer) = self.send(request, REQUEST_TIMEOUT).await?;
         decoded_pod(&answer)
     }
 
@@ -264,8 +250,8 @@ impl Api {
             "kind": "DeleteOptions",
             "preconditions": {"uid": pod.uid.to_string()},
         });
-        let label = Label { verb: "delete", resource: "pods" };
-        self.write(label, Method::DELETE, &pod_path(pod), JSON, &body).await
+        let call = Call::delete("pods");
+        self.write(call, &pod_path(pod), JSON, &body).await
     }
 
     /// The pod that has this pod's name now, or `None` if the name is free.
@@ -273,8 +259,8 @@ impl Api {
     /// # Errors
     /// See [`RequestError`].
     pub async fn pod(&self, pod: &PodRef) -> Result<Option<Pod>, RequestError> {
-        let label = Label { verb: "get", resource: "pods" };
-        let body = match self.read(label, &pod_path(pod)).await {
+        let call = Call::get("pods");
+        let body = match self.read(call, &pod_path(pod)).await {
             Err(RequestError::Status(answer)) if answer.is_not_found() => return Ok(None),
             other => other?,
         };
@@ -286,9 +272,9 @@ impl Api {
     /// # Errors
     /// See [`RequestError`].
     pub async fn node(&self, name: &NodeName) -> Result<Option<Node>, RequestError> {
-        let label = Label { verb: "get", resource: "nodes" };
+        let call = Call::get("nodes");
         let asked = self.rewinds.asked();
-        let body = match self.read(label, &format!("/api/v1/nodes/{name}")).await {
+        let body = match self.read(call, &format!("/api/v1/nodes/{name}")).await {
             Err(RequestError::Status(answer)) if answer.is_not_found() => return Ok(None),
             other => other?,
         };
@@ -318,9 +304,9 @@ impl Api {
             body["metadata"]["resourceVersion"] = json!(version.to_string());
         }
         let path = format!("/api/v1/nodes/{name}?fieldManager={FIELD_MANAGER}");
-        let label = Label { verb: "patch", resource: "nodes" };
+        let call = Call::patch("nodes");
         let kind = "application/merge-patch+json";
-        self.write(label, Method::PATCH, &path, kind, &body).await
+        self.write(call, &path, kind, &body).await
     }
 
     /// Creates an event (core/v1) in its namespace.
@@ -329,8 +315,8 @@ impl Api {
     /// See [`RequestError`].
     pub async fn create_event(&self, namespace: &str, event: &Value) -> Result<(), RequestError> {
         let path = format!("/api/v1/namespaces/{namespace}/events?fieldManager={FIELD_MANAGER}");
-        let label = Label { verb: "create", resource: "events" };
-        self.write(label, Method::POST, &path, JSON, event).await
+        let call = Call::create("events");
+        self.write(call, &path, JSON, event).await
     }
 
     /// Whether the credentials in use have a right in a namespace, or cluster-wide with an empty
@@ -357,18 +343,18 @@ impl Api {
             }},
         });
         let path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
-        let label = Label { verb: "create", resource: "selfsubjectaccessreviews" };
-        let request = request(Method::POST, path, JSON, Some(JSON), &body)?;
-        let (_, body) = self.send(label, request, REQUEST_TIMEOUT).await?;
+        let call = Call::review_access();
+        let request = call.request(path, JSON, Some(JSON), &body)?;
+        let (_, body) = self.send(request, REQUEST_TIMEOUT).await?;
         let review: Value = serde_json::from_slice(&body).map_err(unreadable)?;
         Ok(review.pointer("/status/allowed").and_then(Value::as_bool).unwrap_or(false))
     }
 
     /// Whether the server says that it is ready: it has read who may do what. Anybody may ask.
     pub async fn is_ready(&self) -> bool {
-        let label = Label { verb: "get", resource: "readyz" };
-        match request(Method::GET, "/readyz", "*/*", None, &Value::Null) {
-            Ok(request) => self.send(label, request, REQUEST_TIMEOUT).await.is_ok(),
+        let call = Call::get("readyz");
+        match call.request("/readyz", "*/*", None, &Value::Null) {
+            Ok(request) => self.send(request, REQUEST_TIMEOUT).await.is_ok(),
             Err(_) => false,
         }
     }
@@ -380,10 +366,10 @@ impl Api {
     /// # Errors
     /// See [`RequestError`].
     pub async fn server_time(&self) -> Result<Option<Timestamp>, RequestError> {
-        let label = Label { verb: "get", resource: "version" };
-        let mut request = request(Method::GET, "/version", JSON, None, &Value::Null)?;
+        let call = Call::get("version");
+        let mut request = call.request("/version", JSON, None, &Value::Null)?;
         request.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-        let (head, _) = self.send(label, request, REQUEST_TIMEOUT).await?;
+        let (head, _) = self.send(request, REQUEST_TIMEOUT).await?;
         let date = head.headers().get(DATE).and_then(|value| value.to_str().ok());
         Ok(date
             .and_then(|date| jiff::fmt::rfc2822::parse(date).ok().map(|zoned| zoned.timestamp())))
@@ -398,9 +384,9 @@ impl Api {
         most: usize,
     ) -> Result<Bytes, RequestError> {
         let path = format!("/api/v1/{resource}?{query}");
-        let request = request(Method::GET, &path, wire::MEDIA_TYPE, None, &Value::Null)?;
-        let label = Label { verb: "list", resource };
-        self.send_for(label, request, within, most).await.map(|(_, body)| body)
+        let call = Call::list(resource);
+        let request = call.request(&path, wire::MEDIA_TYPE, None, &Value::Null)?;
+        self.send_for(request, within, most).await.map(|(_, body)| body)
     }
 
     /// Opens a watch and returns its stream. Only the headers have a timeout.
@@ -410,15 +396,11 @@ impl Api {
         query: &str,
         within: Duration,
     ) -> Result<Body, RequestError> {
-        let label = Label { verb: "watch", resource };
+        let call = Call::watch(resource);
         let path = format!("/api/v1/{resource}?{query}");
-        let request = request(Method::GET, &path, wire::WATCH_MEDIA_TYPE, None, &Value::Null)?;
+        let request = call.request(&path, wire::WATCH_MEDIA_TYPE, None, &Value::Null)?;
         let start = Instant::now();
-        let opened = async {
-            let response = self.client.send(request).await.map_err(transport)?;
-            if !response.status().is_success() {
-                return Err(refusal(response).await);
-            }
+        let open = async |response: Response<Body>| {
             let other = other_form(response.headers());
             let mut body = response.into_body();
             let Some(other) = other else { return Ok(body) };
@@ -426,8 +408,8 @@ impl Api {
             let first = first.and_then(Result::ok).and_then(|frame| frame.into_data().ok());
             Err(wrong_form(&other, &first.unwrap_or_default()))
         };
-        let result = timeout(within, opened).await.unwrap_or(Err(RequestError::Timeout(within)));
-        self.count(label, result.as_ref().map(|_| StatusCode::OK), start);
+        let result = self.client.send(request, within, open).await;
+        self.count(call, result.as_ref().map(|_| StatusCode::OK), start);
         result
     }
 
@@ -435,8 +417,7 @@ impl Api {
     /// word but that of something in between, and nothing was written.
     async fn write(
         &self,
-        label: Label,
-        method: Method,
+        call: Call,
         path: &str,
         content: &'static str,
         body: &Value,
@@ -445,8 +426,8 @@ impl Api {
         struct Object {
             kind: String,
         }
-        let request = request(method, path, SMALL, Some(content), body)?;
-        let (_, answer) = self.send(label, request, REQUEST_TIMEOUT).await?;
+        let request = call.request(path, SMALL, Some(content), body)?;
+        let (_, answer) = self.send(request, REQUEST_TIMEOUT).await?;
         match serde_json::from_slice::<Object>(&answer) {
             Ok(object) if !object.kind.is_empty() => Ok(()),
             _ => {
@@ -456,47 +437,31 @@ impl Api {
         }
     }
 
-    async fn read(&self, label: Label, path: &str) -> Result<Bytes, RequestError> {
-        let request = request(Method::GET, path, wire::MEDIA_TYPE, None, &Value::Null)?;
-        self.send(label, request, REQUEST_TIMEOUT).await.map(|(_, body)| body)
+    async fn read(&self, call: Call, path: &str) -> Result<Bytes, RequestError> {
+        let request = call.request(path, wire::MEDIA_TYPE, None, &Value::Null)?;
+        self.send(request, REQUEST_TIMEOUT).await.map(|(_, body)| body)
     }
 
-    /// Sends a request and reads its whole answer, both within one time limit. A write is not sent
-    /// unless the gate lets it pass, and not awaited beyond the end of the lease.
+    /// Sends a request and reads its whole answer, both within one time limit.
     pub(super) async fn send(
         &self,
-        label: Label,
-        request: Request<Body>,
+        request: CallRequest,
         within: Duration,
     ) -> Result<(Response<()>, Bytes), RequestError> {
-        self.send_for(label, request, within, LARGEST_ANSWER).await
+        self.send_for(request, within, LARGEST_ANSWER).await
     }
 
     /// The same for an answer of no more than `most` bytes.
     async fn send_for(
         &self,
-        label: Label,
-        request: Request<Body>,
+        mut request: CallRequest,
         within: Duration,
         most: usize,
     ) -> Result<(Response<()>, Bytes), RequestError> {
         let start = Instant::now();
-        if label.needs_lease() && self.gate.left().is_none() {
-            return Err(RequestError::NotLeading);
-        }
-        let lease_ended = async {
-            if label.needs_lease() {
-                self.gate.ended().await;
-            } else {
-                std::future::pending().await
-            }
-        };
-        let form = request.headers().get(ACCEPT).cloned();
-        let exchange = async {
-            let response = self.client.send(request).await.map_err(transport)?;
-            if !response.status().is_success() {
-                return Err(refusal(response).await);
-            }
+        let call = request.call();
+        let form = request.headers_mut().get(ACCEPT).cloned();
+        let read = async |response: Response<Body>| {
             let (head, body) = response.into_parts();
             let body = Limited::new(body, most).collect().await;
             let body = body.map_err(|error| {
@@ -514,49 +479,28 @@ impl Api {
                 _ => Ok((Response::from_parts(head, ()), body)),
             }
         };
-        let result = tokio::select! {
-            biased;
-            result = timeout(within, exchange) => {
-                result.unwrap_or(Err(RequestError::Timeout(within)))
-            }
-            () = lease_ended => Err(RequestError::Timeout(start.elapsed())),
-        };
-        self.count(label, result.as_ref().map(|(head, _)| head.status()), start);
+        let result = self.client.send(request, within, read).await;
+        self.count(call, result.as_ref().map(|(head, _)| head.status()), start);
         result
     }
 
-    fn count(&self, label: Label, result: Result<StatusCode, &RequestError>, start: Instant) {
+    fn count(&self, call: Call, result: Result<StatusCode, &RequestError>, start: Instant) {
         let code = match result {
             Ok(status) => status.as_u16().to_string(),
             Err(RequestError::Status(answer)) => answer.code.to_string(),
             Err(RequestError::Timeout(_)) => "timeout".to_owned(),
+            // Nothing was sent.
+            Err(RequestError::NotLeading) => return,
             Err(
                 RequestError::Transport(_)
                 | RequestError::WrongPeer(_)
                 | RequestError::Credentials(_)
                 | RequestError::Body(_)
-                | RequestError::TooLarge(_)
-                | RequestError::NotLeading,
+                | RequestError::TooLarge(_),
             ) => "error".to_owned(),
         };
-        self.metrics.request(label.verb, label.resource, &code, start.elapsed());
+        self.metrics.request(call.verb(), call.resource(), &code, start.elapsed());
     }
-}
-
-pub(super) fn request(
-    method: Method,
-    path: &str,
-    accept: &str,
-    content: Option<&'static str>,
-    body: &Value,
-) -> Result<Request<Body>, RequestError> {
-    let mut builder = Request::builder().method(method).uri(path).header(ACCEPT, accept);
-    if let Some(content) = content {
-        builder = builder.header(CONTENT_TYPE, content);
-    }
-    let body =
-        if body.is_null() { Body::empty() } else { Body::from(body.to_string().into_bytes()) };
-    builder.body(body).map_err(|error| RequestError::Transport(error.to_string()))
 }
 
 /// The media type of an answer, if it is said to be other than protobuf.
@@ -645,6 +589,7 @@ fn pod_path(pod: &PodRef) -> String {
 mod tests {
     use std::convert::Infallible;
 
+    use http::Request;
     use prometheus::Registry;
     use tower::service_fn;
 

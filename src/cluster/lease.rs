@@ -3,16 +3,13 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use http::Method;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::api::{Api, FIELD_MANAGER, JSON, Label, RequestError, request, unreadable};
+use super::api::{Api, Call, FIELD_MANAGER, JSON, RequestError, unreadable};
 use super::rewind::Asked;
-
-const RESOURCE: &str = "leases";
 
 /// A lease.
 ///
@@ -161,10 +158,10 @@ impl Api {
         within: Duration,
     ) -> Result<Option<Lease>, RequestError> {
         let path = format!("{}/{name}", folder(namespace));
-        let label = Label { verb: "get", resource: RESOURCE };
-        let request = request(Method::GET, &path, JSON, None, &Value::Null)?;
+        let call = Call::get("leases");
+        let request = call.request(&path, JSON, None, &Value::Null)?;
         let asked = self.rewinds().asked();
-        match self.send(label, request, within).await {
+        match self.send(request, within).await {
             Ok((_, body)) => self.seen(&body, name, asked).map(Some),
             Err(RequestError::Status(answer)) if answer.is_not_found() => Ok(None),
             Err(error) => Err(error),
@@ -183,16 +180,15 @@ impl Api {
     pub async fn put_lease(&self, lease: &Lease, within: Duration) -> Result<Lease, RequestError> {
         let name = &lease.name;
         let folder = folder(&lease.namespace);
-        let (verb, method, path) = match lease.version {
-            None => ("create", Method::POST, folder),
-            Some(_) => ("update", Method::PUT, format!("{folder}/{name}")),
+        let (call, path) = match lease.version {
+            None => (Call::create_lease(), folder),
+            Some(_) => (Call::update_lease(), format!("{folder}/{name}")),
         };
-        let label = Label { verb, resource: RESOURCE };
         let path = format!("{path}?fieldManager={FIELD_MANAGER}");
         let body = lease.written().map_err(unreadable)?;
-        let request = request(method, &path, JSON, Some(JSON), &body)?;
+        let request = call.request(&path, JSON, Some(JSON), &body)?;
         let asked = self.rewinds().asked();
-        let (_, answer) = self.send(label, request, within).await?;
+        let (_, answer) = self.send(request, within).await?;
         let stored = self.seen(&answer, name, asked)?;
         let holder = |lease: &Lease| lease.holder.clone().unwrap_or_default();
         let (sent, answered) = (holder(lease), holder(&stored));

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::Method;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
@@ -16,9 +15,7 @@ use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::{Value, json};
 
-use super::{
-    Answer, Api, JSON, Label, REQUEST_TIMEOUT, RequestError, SMALL, pod_path, request, unreadable,
-};
+use super::{Answer, Api, Call, JSON, REQUEST_TIMEOUT, RequestError, SMALL, pod_path, unreadable};
 use bounded::{Few, First, Pick, Texts, cut};
 
 use crate::model::{
@@ -86,8 +83,8 @@ impl Api {
     /// drained because a pod was left out.
     pub async fn list_pods_on(&self, node: &NodeName) -> Result<Vec<DrainPod>, RequestError> {
         let path = format!("/api/v1/pods?fieldSelector=spec.nodeName%3D{node}");
-        let label = Label { verb: "list", resource: "pods" };
-        self.list(label, &path, "PodList", |pod: PodObject| pod.facts(node)).await
+        let call = Call::list("pods");
+        self.list(call, &path, "PodList", |pod: PodObject| pod.facts(node)).await
     }
 
     /// All disruption budgets, as they are stored now.
@@ -99,9 +96,9 @@ impl Api {
     }
 
     async fn list_budgets_at(&self, path: &str) -> Result<Vec<Budget>, RequestError> {
-        let label = Label { verb: "list", resource: "poddisruptionbudgets" };
+        let call = Call::list("poddisruptionbudgets");
         let facts = |object: BudgetObject| Ok(budget(object));
-        self.list(label, path, "PodDisruptionBudgetList", facts).await
+        self.list(call, path, "PodDisruptionBudgetList", facts).await
     }
 
     /// Names of the budgets that select a pod, sorted; nothing if the pod is gone.
@@ -110,8 +107,8 @@ impl Api {
     /// See [`RequestError`].
     pub async fn budgets_over(&self, pod: &PodRef) -> Result<Vec<Arc<str>>, RequestError> {
         let wanted = pod.uid;
-        let label = Label { verb: "get", resource: "pods" };
-        let pod = match self.json(label, &pod_path(pod), JSON).await {
+        let call = Call::get("pods");
+        let pod = match self.json(call, &pod_path(pod), JSON).await {
             Err(RequestError::Status(answer)) if answer.is_not_found() => return Ok(Vec::new()),
             body => parse::<PodObject>(&body?)?.facts(&pod.node)?,
         };
@@ -148,8 +145,8 @@ impl Api {
         };
         let name: String = form_urlencoded::byte_serialize(owner.name.as_bytes()).collect();
         let path = format!("{group}/namespaces/{namespace}/{resource}/{name}");
-        let label = Label { verb: "get", resource: "owners" };
-        match self.json(label, &path, SMALL).await {
+        let call = Call::get("owners");
+        match self.json(call, &path, SMALL).await {
             Err(RequestError::Status(answer)) if answer.is_not_found() => Ok(false),
             Err(error) => Err(error),
             Ok(body) => Ok(parse::<Object>(&body)?.metadata.uid == owner.uid),
@@ -168,9 +165,9 @@ impl Api {
             "metadata": {"namespace": &*pod.namespace, "name": &*pod.name},
             "deleteOptions": options(pod, grace),
         });
-        let label = Label { verb: "create", resource: "pods/eviction" };
+        let call = Call::create("pods/eviction");
         let path = format!("{}/eviction", pod_path(pod));
-        self.write(label, Method::POST, &path, JSON, &body).await
+        self.write(call, &path, JSON, &body).await
     }
 
     /// Deletes the pod, whatever its budgets say, unless it is another pod by now (409); with this
@@ -183,8 +180,8 @@ impl Api {
         pod: &PodRef,
         grace: Option<i64>,
     ) -> Result<(), RequestError> {
-        let label = Label { verb: "delete", resource: "pods" };
-        self.write(label, Method::DELETE, &pod_path(pod), JSON, &options(pod, grace)).await
+        let call = Call::delete("pods");
+        self.write(call, &pod_path(pod), JSON, &options(pod, grace)).await
     }
 
     /// The name in paths of an owner's kind, as the server has it.
@@ -199,8 +196,8 @@ impl Api {
             kind: String,
             namespaced: bool,
         }
-        let label = Label { verb: "get", resource: "apiresources" };
-        let body = self.json(label, &group_path(owner), JSON).await?;
+        let call = Call::get("apiresources");
+        let body = self.json(call, &group_path(owner), JSON).await?;
         let Resources { resources } = parse(&body)?;
         let is_it = |r: &Resource| r.kind == *owner.kind && !r.name.contains('/') && r.namespaced;
         resources.into_iter().find(is_it).map(|resource| resource.name).ok_or_else(|| {
@@ -215,7 +212,7 @@ impl Api {
     /// ever smaller pages if it is too long: others must not pay for what one of them has in it.
     async fn list<T: DeserializeOwned, F>(
         &self,
-        label: Label,
+        call: Call,
         path: &str,
         kind: &str,
         facts: impl Fn(T) -> Result<F, RequestError>,
@@ -240,8 +237,8 @@ impl Api {
                 let mark = if path.contains('?') { '&' } else { '?' };
                 page = format!("{page}{mark}limit={limit}&continue={next}");
             }
-            let request = request(Method::GET, &page, JSON, None, &Value::Null)?;
-            let body = match self.send_for(label, request, REQUEST_TIMEOUT, LONGEST_PAGE).await {
+            let request = call.request(&page, JSON, None, &Value::Null)?;
+            let body = match self.send_for(request, REQUEST_TIMEOUT, LONGEST_PAGE).await {
                 Err(RequestError::TooLarge(_)) if limit != Some(1) => {
                     limit = Some(limit.map_or(FIRST_PAGE, |limit| limit / 2).max(1));
                     continue;
@@ -262,9 +259,9 @@ impl Api {
         }
     }
 
-    async fn json(&self, label: Label, path: &str, accept: &str) -> Result<Bytes, RequestError> {
-        let request = request(Method::GET, path, accept, None, &Value::Null)?;
-        self.send(label, request, REQUEST_TIMEOUT).await.map(|(_, body)| body)
+    async fn json(&self, call: Call, path: &str, accept: &str) -> Result<Bytes, RequestError> {
+        let request = call.request(path, accept, None, &Value::Null)?;
+        self.send(request, REQUEST_TIMEOUT).await.map(|(_, body)| body)
     }
 }
 

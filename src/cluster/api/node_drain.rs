@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 
-use http::Method;
 use jiff::{SignedDuration, Timestamp};
 use prost::Message;
 use serde_json::{Value, json};
 
-use super::{Api, FIELD_MANAGER, Label, REQUEST_TIMEOUT, RequestError, named, request, unreadable};
+use super::{Api, Call, FIELD_MANAGER, REQUEST_TIMEOUT, RequestError, named, unreadable};
 use crate::clock::whole_seconds;
 use crate::cluster::wire::fields::all;
 use crate::cluster::{Watched, decode_node_drain_facts, wire};
@@ -68,8 +67,8 @@ impl Api {
         name: &NodeName,
         watched: &Watched,
     ) -> Result<Option<StoredNode>, RequestError> {
-        let label = Label { verb: "get", resource: "nodes" };
-        let body = match self.read(label, &format!("/api/v1/nodes/{name}")).await {
+        let call = Call::get("nodes");
+        let body = match self.read(call, &format!("/api/v1/nodes/{name}")).await {
             Err(RequestError::Status(answer)) if answer.is_not_found() => return Ok(None),
             other => other?,
         };
@@ -112,9 +111,9 @@ impl Api {
         }
         let path = format!("/api/v1/nodes/{}?fieldManager={FIELD_MANAGER}", read.node.name);
         let kind = "application/merge-patch+json";
-        let request = request(Method::PATCH, &path, wire::MEDIA_TYPE, Some(kind), &body)?;
-        let label = Label { verb: "patch", resource: "nodes" };
-        let (_, answer) = self.send(label, request, REQUEST_TIMEOUT).await?;
+        let call = Call::patch("nodes");
+        let request = call.request(&path, wire::MEDIA_TYPE, Some(kind), &body)?;
+        let (_, answer) = self.send(request, REQUEST_TIMEOUT).await?;
         stored(&answer, watched)
     }
 
@@ -144,9 +143,9 @@ impl Api {
         });
         let path = format!("/api/v1/nodes/{}/status?fieldManager={FIELD_MANAGER}", read.node.name);
         let kind = "application/strategic-merge-patch+json";
-        let request = request(Method::PATCH, &path, wire::MEDIA_TYPE, Some(kind), &body)?;
-        let label = Label { verb: "patch", resource: "nodes/status" };
-        let (_, answer) = self.send(label, request, REQUEST_TIMEOUT).await?;
+        let call = Call::patch("nodes/status");
+        let request = call.request(&path, wire::MEDIA_TYPE, Some(kind), &body)?;
+        let (_, answer) = self.send(request, REQUEST_TIMEOUT).await?;
         stored(&answer, watched)
     }
 }
