@@ -123,11 +123,6 @@ impl Policy {
         self.conditions.iter().filter_map(|rule| rule.looks_again_at(drain_facts, now)).min()
     }
 
-    /// Whether the windows allow a drain to start now.
-    pub fn is_open(&self, now: Timestamp) -> bool {
-        self.windows.is_empty() || self.windows.iter().any(|window| window.is_open(now))
-    }
-
     /// The next time at which a drain may start, which may be now.
     pub fn next_opening(&self, now: Timestamp) -> Option<Timestamp> {
         if self.windows.is_empty() {

@@ -1,6 +1,6 @@
 //! The identity of a candidate.
 
-use crate::model::Uid;
+use uuid::Uuid;
 
 /// Digits that tell the processes of one pod apart.
 const SERIAL: usize = 8;
@@ -19,13 +19,10 @@ pub struct Identity {
 impl Identity {
     /// The identity of a process on `host`, in the pod with the UID `pod`, if that is known.
     pub fn new(host: &str, pod: Option<&str>) -> Self {
-        const VERSION_4: u128 = 0x4000 << 64;
-        const VARIANT: u128 = 0b10 << 62;
         let name = if let Some(pod) = pod {
             format!("{host}_{pod}_{:08x}", rand::random::<u32>())
         } else {
-            let random = rand::random::<u128>() & !(0xf000 << 64) & !(0b11 << 62);
-            format!("{host}_{}", Uid(random | VERSION_4 | VARIANT))
+            format!("{host}_{}", Uuid::new_v4())
         };
         Self { name, pod_counts: true }
     }

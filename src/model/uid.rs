@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use uuid::Uuid;
+
 /// The UID of an API object, as the 128 bits of its UUID.
 ///
 /// Names are reused (a `StatefulSet` recreates a pod under the same name); UIDs are not. So the UID, never
@@ -22,38 +24,18 @@ impl FromStr for Uid {
     type Err = ParseUidError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let bytes = text.as_bytes();
-        let error = || ParseUidError(text.chars().take(64).collect());
-        if bytes.len() != 36 {
-            return Err(error());
-        }
-        let mut value = 0u128;
-        for (position, byte) in bytes.iter().enumerate() {
-            let digit = match (position, byte) {
-                (8 | 13 | 18 | 23, b'-') => continue,
-                (8 | 13 | 18 | 23, _) => return Err(error()),
-                (_, b'0'..=b'9') => byte - b'0',
-                (_, b'a'..=b'f') => byte - b'a' + 10,
-                _ => return Err(error()),
-            };
-            value = value << 4 | u128::from(digit);
-        }
-        Ok(Self(value))
+        let uuid = Uuid::try_parse(text).ok();
+        // Its other forms would not come back as the API server wrote them.
+        let uuid =
+            uuid.filter(|uuid| uuid.hyphenated().encode_lower(&mut Uuid::encode_buffer()) == text);
+        let uuid = uuid.ok_or_else(|| ParseUidError(text.chars().take(64).collect()))?;
+        Ok(Self(uuid.as_u128()))
     }
 }
 
 impl fmt::Display for Uid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let v = self.0;
-        write!(
-            f,
-            "{:08x}-{:04x}-{:04x}-{:04x}-{:012x}",
-            v >> 96,
-            v >> 80 & 0xffff,
-            v >> 64 & 0xffff,
-            v >> 48 & 0xffff,
-            v & 0xffff_ffff_ffff
-        )
+        Uuid::from_u128(self.0).hyphenated().fmt(f)
     }
 }
 

@@ -203,14 +203,6 @@ impl ApiError {
         Self { code, reason: "", message, details: Value::Null }
     }
 
-    /// 500.
-    pub fn internal(cause: &str) -> Self {
-        let mut error =
-            Self::plain(500, "InternalError", format!("Internal error occurred: {cause}"));
-        error.details = json!({"causes": [{"message": cause}]});
-        error
-    }
-
     /// 504: a version from the future was asked for.
     pub fn too_large_version(asked: u64, current: u64) -> Self {
         let text = format!("Timeout: Too large resource version: {asked}, current: {current}");

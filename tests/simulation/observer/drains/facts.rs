@@ -41,7 +41,9 @@ pub(super) fn is_open(policy: &Policy, from: f64, to: f64) -> bool {
     let moment = |seconds| noon() + SignedDuration::from_secs_f64(seconds);
     // The windows are parsed and tested elsewhere, and here no more than asked.
     policy.windows.is_empty()
-        || [from, to].into_iter().any(|at| policy.windows.iter().any(|w| w.is_open(moment(at))))
+        || [from, to]
+            .into_iter()
+            .any(|at| policy.windows.iter().any(|w| w.next_opening(moment(at)) == Some(moment(at))))
 }
 
 pub(super) fn has_status_taint(node: &Value) -> bool {
