@@ -500,7 +500,7 @@ impl<I: Index> Watcher<I> {
     }
 
     /// Opens a watch at this version. If the one before `broke`, the server may be another one by now: then
-    /// only if its store is that far.
+    /// only if its store is that far, or if it refuses to say.
     async fn open(
         &mut self,
         version: &str,
@@ -513,17 +513,21 @@ impl<I: Index> Watcher<I> {
             End::Failed(failure.cause)
         };
         if broke {
-            let stored = self.stored_version().await.map_err(|error| {
-                self.deaf = None;
-                failed(error)
-            })?;
-            if rewind::is_lower(&stored, version) {
-                return Err(End::Rewound);
-            }
-            if stored == version {
-                self.deaf = None;
-            } else if self.deaf.get_or_insert_with(Instant::now).elapsed() >= DEAF {
-                return Err(End::Idle);
+            match self.stored_version().await {
+                Ok(stored) if rewind::is_lower(&stored, version) => return Err(End::Rewound),
+                Ok(stored) if stored == version => self.deaf = None,
+                Ok(_) => {
+                    if self.deaf.get_or_insert_with(Instant::now).elapsed() >= DEAF {
+                        return Err(End::Idle);
+                    }
+                }
+                // A server may refuse lists and still serve watches. A watch at a version that its store has
+                // not reached is silent, which leads to a list as well, but later.
+                Err(RequestError::Status(answer)) if answer.code != 429 => self.deaf = None,
+                Err(error) => {
+                    self.deaf = None;
+                    return Err(failed(error));
+                }
             }
         }
         let query = format!(

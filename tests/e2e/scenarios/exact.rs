@@ -7,6 +7,7 @@ use futures::future::try_join_all;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Node;
 use ostrakon::clock::system_time;
+use ostrakon::model::Stamp;
 use serde_json::Value;
 
 use super::outside::{
@@ -161,6 +162,8 @@ async fn outage_recorded(
         let noted = |field: &str| -> Result<Timestamp> {
             Ok(record["outage"][field].as_str().context("no outage")?.parse()?)
         };
+        // A stamp of whole seconds counts as the end of its second.
+        let [since, through] = [since, through].map(|stamp| Stamp::of_second(stamp).latest());
         ensure!(
             noted("since")? == since && noted("through")? >= through,
             "{text}, not {since} through {through}"

@@ -130,7 +130,7 @@ async fn requests_in_flight_are_finished_and_no_others_begun(ctx: &Ctx) -> Resul
         }
         messages.extend(entry["message"].as_str().map(str::to_owned));
     }
-    for said in ["started", "pod deleted", "requests in flight were finished", "stopped"] {
+    for said in ["started", "pod deleted", "finished requests in flight", "stopped"] {
         ensure!(messages.iter().any(|message| message == said), "never {said:?}: {messages:?}");
     }
     Ok(())

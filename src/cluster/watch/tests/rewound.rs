@@ -45,6 +45,26 @@ async fn a_watch_that_broke_is_not_taken_up_where_the_store_is_not_that_far() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_watch_is_resumed_where_the_server_refuses_lists_but_not_before_it_may_be_asked_again() {
+    for (code, wait, resumed_after) in [(503, 0, 0..=2), (403, 0, 0..=2), (429, 8, 8..=10)] {
+        let mut script = VecDeque::from([Reply::Pieces(streamed("10", &[("a", 1)]))]);
+        let mut refusals = 1;
+        let answer = move |uri: &str| {
+            if !uri.contains("limit=1&") {
+                return script.pop_front().unwrap_or(Reply::Hang);
+            }
+            let refuses = code != 429 || std::mem::take(&mut refusals) > 0;
+            if refuses { Reply::Wait(code, wait) } else { page("10", "", &[]) }
+        };
+        let played = play_by(Log::default(), "", answer, 60).await;
+        let watch = |(uri, _): &&(String, u64)| uri.contains("&resourceVersion=10&");
+        let (_, second) = played.requests.iter().find(watch).expect("a watch from there on");
+        assert!(resumed_after.contains(second), "{code}: {:?}", played.requests);
+        assert_eq!(played.lists, 1, "{code}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_lower_version_of_the_lease_leads_to_a_list_at_once_and_only_one() {
     let script = [listed("10", &[("a", 1)]), listed("5", &[("c", 3)]), Reply::Hang];
     let reads_the_lease = |api: Api| async move {

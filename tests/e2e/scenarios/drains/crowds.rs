@@ -81,7 +81,7 @@ async fn under_a_cap_all_are_drained_once_although_it_is_killed_twice(ctx: &Ctx)
     let of_arena = format!("{ARENA_LABEL}={}", arena.namespace());
     let out = Tally::start(stage.nodes(), &of_arena, is_unschedulable).await?;
 
-    let caps = json!({ "pace": {
+    let caps = json!({ "undrainable": "Report", "pace": {
         "notice": "1s", "spacing": "0s", "caps": [{ "limit": CAP.to_string() }],
     }});
     let mut ostrakon = ostrakon(bed, caps).await?;
