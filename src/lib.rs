@@ -6,6 +6,7 @@
 //! - [`cluster`]: the API server. Watches nodes and pods into the view; sends requests.
 //! - [`pipeline`]: work queues, shards, workers, timed queue. Independent of taints.
 //! - [`taint`]: what a NoExecute taint means for a pod. Pure.
+//! - `informer`: what is known of nodes and pods, and which of them have to be looked at again.
 //! - [`drain`]: which nodes are cordoned and drained, and which of their pods are evicted. Pure.
 //! - [`evict`]: carries verdicts out: asks again, patches, deletes, retries.
 //! - [`leader`]: elects one of several replicas with a lease.
@@ -26,6 +27,7 @@ pub mod config;
 pub mod controller;
 pub mod drain;
 pub mod evict;
+mod informer;
 pub mod leader;
 pub mod model;
 pub mod observe;

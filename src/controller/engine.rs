@@ -19,7 +19,6 @@ use super::failure::{Failed, StartError, ended, flatten};
 use super::ingest::{Nodes, Pods};
 use super::metrics;
 use super::preflight;
-use super::recheck::NewestFacts;
 use super::requests::{ApiRequests, ByEvents};
 use super::state::Shared;
 use super::time_watch::{self, Skew};
@@ -109,11 +108,12 @@ impl Prepared {
         }
         let shared = Arc::new(shared);
         if let Some(drains) = &shared.drains {
-            DrainMetrics::register_gauges(registry, &shared, drains)?;
+            DrainMetrics::register_gauges(registry, &shared.facts, drains)?;
         }
         let window = Arc::new(Window::default());
-        metrics::register(registry, &shared, &window)?;
-        let evict_metrics = evict::Metrics::register(registry, &shared.backlog)?;
+        let Shared { facts, queues, schedule, .. } = &*shared;
+        metrics::register(registry, facts, queues, schedule, &window)?;
+        let evict_metrics = evict::Metrics::register(registry, &schedule.backlog)?;
         let leader_metrics = leader::Metrics::register(registry, !elects)?;
         let panics = Panics::register(registry)?;
         let namespace = election.as_ref().map(|election| election.namespace.as_str());
@@ -123,7 +123,7 @@ impl Prepared {
         let (server, wait) = (&cluster.server, config.api_server_wait);
         preflight::check(&api, server, namespace, drains, wait).await?;
         let wall = Arc::clone(&surroundings.wall);
-        let held_back = time_watch::align(&shared, &api, &mut skew, || wall()).await;
+        let held_back = time_watch::align(&shared.kept_time(), &api, &mut skew, || wall()).await;
         Ok(Self {
             shared,
             api,
@@ -154,10 +154,10 @@ impl Prepared {
         let watched = shared.drains.as_ref().map(|drains| Arc::clone(&drains.watched));
         let requests = ApiRequests { api: api.clone(), watched };
         let evictor = Arc::new(Evictor::new(
-            NewestFacts { shared: Arc::clone(&shared) },
+            shared.newest_facts(),
             requests,
             ByEvents(recorder),
-            Arc::clone(&shared.backlog),
+            Arc::clone(&shared.schedule.backlog),
             evict_metrics,
             clock.clone(),
             Arc::clone(&window),
@@ -168,13 +168,13 @@ impl Prepared {
         let [nodes_listed, pods_listed] = listed.clone();
         let mut watches = JoinSet::new();
         let metrics = self.cluster_metrics.telling(readiness);
-        let nodes = Nodes::new(Arc::clone(&shared), metrics.clone());
+        let nodes = Nodes::new(shared.ingest(), metrics.clone());
         let nodes = watch::run(api.clone(), metrics.clone(), nodes, seed, move || {
             nodes_known.open();
             nodes_listed.cancel();
         });
         watches.spawn(blind.clone().run_until_cancelled_owned(nodes).map(drop));
-        let pods = Pods::new(Arc::clone(&shared), metrics.clone());
+        let pods = Pods::new(shared.ingest(), metrics.clone());
         let pods = watch::run(api.clone(), metrics.clone(), pods, !seed, move || {
             pods_known.open();
             pods_listed.cancel();
@@ -196,7 +196,7 @@ impl Prepared {
         };
         let work = tokio::spawn(work.run(terms_to_work, stop.clone()));
         let clocks =
-            time_watch::run(Arc::clone(&shared), api.clone(), self.held_back, skew, move || wall());
+            time_watch::run(shared.kept_time(), api.clone(), self.held_back, skew, move || wall());
         let clocks = tokio::spawn(stop.clone().run_until_cancelled_owned(clocks).map(drop));
         let last_events = CancellationToken::new();
         let events = tokio::spawn(send_events(lane, api.clone(), window, last_events.clone()));
@@ -290,9 +290,8 @@ impl Engine {
         }
         self.blind.cancel();
         while self.watches.join_next().await.is_some() {}
-        for timers in &self.shared.timers {
-            timers.clear();
-        }
+        self.shared.queues.clear_timers();
+        self.shared.schedule.clear_timers();
         self.last_events.cancel();
         if timeout(LAST_EVENTS, self.events).await.is_err() {
             warn!("dropped events that were still queued");

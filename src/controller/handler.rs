@@ -9,16 +9,16 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tokio::time::Instant;
 
-use super::drain;
+use super::drain::{self, Drains};
 use super::recheck::verdict;
-use super::state::{NodeKey, PodKey, Shared};
-use super::timers::NodeTimer;
 use crate::cluster::NodeFacts;
 use crate::config::Compat;
 use crate::drain::Step;
-use crate::evict::{Cause, CauseKind, Key, State};
+use crate::evict::{Cause, CauseKind, Key, Schedule, State};
+use crate::informer::{Facts, NodeKey, NodeTimer, PodKey, WorkQueues};
 use crate::model::{Anchors, Kept, Node, NodeName, PodRef, Verdict};
-use crate::pipeline::Handler;
+use crate::observe::Recorder;
+use crate::pipeline::{Handler, TimedQueue};
 use crate::taint::anchor;
 
 /// Pods that come and go change a node's record rarely: it is looked at this long after one did.
@@ -30,7 +30,13 @@ const LOOK_AGAIN: Duration = Duration::from_secs(5);
 
 /// Decides about nodes and pods.
 pub(super) struct Decider {
-    pub shared: Arc<Shared>,
+    pub facts: Arc<Facts>,
+    pub queues: Arc<WorkQueues>,
+    pub schedule: Arc<Schedule>,
+    /// Nodes whose record may have to be written.
+    pub records: Arc<TimedQueue<NodeName, ()>>,
+    pub drains: Option<Arc<Drains>>,
+    pub recorder: Recorder,
 }
 
 impl Handler for Decider {
@@ -38,12 +44,11 @@ impl Handler for Decider {
     type Pod = PodKey;
 
     fn node(&self, shard: usize, NodeKey(name): &NodeKey) {
-        let shared = &*self.shared;
-        let timers = &shared.timers[shard].nodes;
-        let Some(mut facts) = shared.view.node(name) else {
+        let timers = &self.queues.timers[shard];
+        let Some(mut facts) = self.facts.view.node(name) else {
             timers.disarm(&NodeTimer::Decide(name.clone()));
-            shared.cancel_all_for_drain(name);
-            if let Some(drains) = &shared.drains {
+            self.schedule.cancel_all_for_drain(name);
+            if let Some(drains) = &self.drains {
                 // It has something to forget.
                 drains.due.arm(name.clone(), Instant::now(), ());
             }
@@ -55,7 +60,7 @@ impl Handler for Decider {
         let drain_facts = facts.node.as_deref().and_then(|node| self.drain_facts(node));
         match [anchor::gap_deadline(&facts.anchors), drain_facts].into_iter().flatten().min() {
             Some(moment) => {
-                let due = shared.clock.instant_of(moment);
+                let due = self.facts.clock.instant_of(moment);
                 timers.arm(NodeTimer::Decide(name.clone()), due, ());
             }
             None => {
@@ -65,33 +70,32 @@ impl Handler for Decider {
         for pod in &facts.pods {
             let node = facts.node.as_deref();
             self.decide(&pod.reference(), |running| {
-                verdict(shared, pod, node, &facts.anchors, running)
+                verdict(&self.facts, pod, node, &facts.anchors, running)
             });
         }
         if let Some(node) = &facts.node
-            && concerns_record(node, &facts.anchors, shared.compat)
+            && concerns_record(node, &facts.anchors, self.facts.compat)
         {
-            shared.records.arm(name.clone(), Instant::now(), ());
+            self.records.arm(name.clone(), Instant::now(), ());
         }
     }
 
     fn pod(&self, _: usize, key: &PodKey) {
-        let shared = &*self.shared;
-        let Some(facts) = shared.view.pod(&key.node, key.uid) else {
-            shared.disarm(&key.node, key.uid, CauseKind::Taint);
-            shared.backlog.leave(&key.node, key.uid, CauseKind::Taint);
-            if shared.cancel_for_drain(&key.node, key.uid) {
-                shared.node_changed(key.node.clone());
+        let Some(facts) = self.facts.view.pod(&key.node, key.uid) else {
+            self.schedule.disarm(&key.node, key.uid, CauseKind::Taint);
+            self.schedule.backlog.leave(&key.node, key.uid, CauseKind::Taint);
+            if self.schedule.cancel_for_drain(&key.node, key.uid) {
+                self.queues.node_changed(key.node.clone());
             }
             // It may have been the last one that the record was for, and nothing else says so if a
             // new list is what tells that it is gone.
-            if let Some((node, anchors)) = shared.view.node_alone(&key.node) {
+            if let Some((node, anchors)) = self.facts.view.node_alone(&key.node) {
                 self.look_at_record(&key.node, &node, &anchors);
             }
             return;
         };
         self.decide(&facts.pod.reference(), |running| {
-            verdict(shared, &facts.pod, facts.node.as_deref(), &facts.anchors, running)
+            verdict(&self.facts, &facts.pod, facts.node.as_deref(), &facts.anchors, running)
         });
         if let Some(node) = &facts.node {
             self.look_at_record(&key.node, node, &facts.anchors);
@@ -102,12 +106,11 @@ impl Handler for Decider {
 impl Decider {
     /// Has done what is to be done about a node's cordon and drain. Returns when to look again.
     fn drain_facts(&self, node: &Node) -> Option<Timestamp> {
-        let shared = &*self.shared;
-        let drains = shared.drains.as_ref()?;
-        let now = shared.clock.now();
+        let drains = self.drains.as_ref()?;
+        let now = self.facts.clock.now();
         let step = drains.step(node, now);
         if !drain::evicts(&step) {
-            shared.cancel_all_for_drain(&node.name);
+            self.schedule.cancel_all_for_drain(&node.name);
         }
         match step {
             Step::Rest => None,
@@ -121,20 +124,19 @@ impl Decider {
 
     /// Has a node's record looked at in a while, since one of its pods came, changed or went.
     fn look_at_record(&self, name: &NodeName, node: &Node, anchors: &Anchors) {
-        let shared = &*self.shared;
-        if concerns_record(node, anchors, shared.compat) && shared.records.get(name).is_none() {
-            shared.records.arm(name.clone(), Instant::now() + RECORD_AFTER_POD, ());
+        if concerns_record(node, anchors, self.facts.compat) && self.records.get(name).is_none() {
+            self.records.arm(name.clone(), Instant::now() + RECORD_AFTER_POD, ());
         }
     }
 
     /// Advances a node's anchors by the time that has passed, and reads its facts again.
     fn grown_older(&self, name: &NodeName, facts: NodeFacts) -> NodeFacts {
-        let now = self.shared.clock.now();
+        let now = self.facts.clock.now();
         let advance = |anchors: &Anchors, node: &Node| {
             anchor::advance(anchor::Past::Watched(anchors), node, now)
         };
-        if self.shared.view.refresh_node(name, advance) {
-            self.shared.view.node(name).unwrap_or(facts)
+        if self.facts.view.refresh_node(name, advance) {
+            self.facts.view.node(name).unwrap_or(facts)
         } else {
             facts
         }
@@ -142,9 +144,8 @@ impl Decider {
 
     /// Decides about a pod and arms or disarms its timer.
     fn decide(&self, pod: &PodRef, judge: impl FnOnce(Option<&Verdict>) -> Verdict) {
-        let shared = &*self.shared;
         let key = Key { uid: pod.uid, kind: CauseKind::Taint };
-        let armed = shared.timers_of(&pod.node).evictions.get(&key);
+        let armed = self.schedule.timers_of(&pod.node).get(&key);
         let armed = armed.and_then(|scheduled| match scheduled.value.1 {
             Cause::Taint(verdict) => Some(verdict),
             Cause::Drain(_) => None,
@@ -154,13 +155,13 @@ impl Decider {
             if armed.is_none() {
                 return;
             }
-            let entry = shared.backlog.get(pod, CauseKind::Taint);
+            let entry = self.schedule.backlog.get(pod, CauseKind::Taint);
             let sent = entry.is_some_and(|entry| entry.state == State::Sent);
-            let cancelled = shared.disarm(&pod.node, pod.uid, CauseKind::Taint);
-            shared.backlog.leave(&pod.node, pod.uid, CauseKind::Taint);
+            let cancelled = self.schedule.disarm(&pod.node, pod.uid, CauseKind::Taint);
+            self.schedule.backlog.leave(&pod.node, pod.uid, CauseKind::Taint);
             if cancelled && !sent && matches!(kept, Kept::NoTaints | Kept::Tolerated) {
                 tracing::info!(%pod, uid = %pod.uid, node = %pod.node, %verdict, "eviction cancelled");
-                shared.recorder.cancelled(pod, &verdict);
+                self.recorder.cancelled(pod, &verdict);
             }
             return;
         }
@@ -168,9 +169,9 @@ impl Decider {
         if armed.as_ref() == Some(&verdict) {
             return;
         }
-        if let Some(due) = shared.due(&verdict) {
+        if let Some(due) = self.schedule.due_at(&verdict) {
             tracing::debug!(%pod, uid = %pod.uid, node = %pod.node, %verdict, "eviction armed");
-            shared.arm(pod, Cause::Taint(verdict), due);
+            self.schedule.arm(pod, Cause::Taint(verdict), due);
         }
     }
 }

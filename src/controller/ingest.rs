@@ -4,44 +4,47 @@ use std::sync::Arc;
 
 use ahash::AHashSet;
 use bytes::Bytes;
-use jiff::Timestamp;
 
-mod rates;
 mod unread;
 
-pub(super) use rates::Rates;
-
 use self::unread::Unread;
-use super::state::Shared;
+use super::drain::Drains;
 use crate::cluster::watch::{Index, Source};
 use crate::cluster::{DecodeError, Metrics, NodeSeen, PodDecoder, PodSeen, decode_node, read_node};
-use crate::model::{Anchors, Node, NodeName, Pod, Uid};
-use crate::taint::anchor::{self, Past};
-use crate::taint::record;
+use crate::informer::{Facts, WorkQueues};
+use crate::model::{Node, NodeName, Pod, Uid};
+
+/// Where watched objects go: into the facts, and their names into the work queues.
+#[derive(Clone)]
+pub(super) struct Ingest {
+    pub facts: Arc<Facts>,
+    pub queues: Arc<WorkQueues>,
+    pub drains: Option<Arc<Drains>>,
+}
 
 /// Takes nodes in.
 pub(super) struct Nodes {
-    shared: Arc<Shared>,
+    ingest: Ingest,
     unread: Unread,
 }
 
 /// Takes pods in.
 pub(super) struct Pods {
-    shared: Arc<Shared>,
+    ingest: Ingest,
     decoder: PodDecoder,
     unread: Unread,
 }
 
 impl Nodes {
-    pub(super) fn new(shared: Arc<Shared>, metrics: Metrics) -> Self {
-        Self { shared, unread: Unread::new(metrics, Self::RESOURCE) }
+    pub(super) fn new(ingest: Ingest, metrics: Metrics) -> Self {
+        Self { ingest, unread: Unread::new(metrics, Self::RESOURCE) }
     }
 }
 
 impl Pods {
-    pub(super) fn new(shared: Arc<Shared>, metrics: Metrics) -> Self {
+    pub(super) fn new(ingest: Ingest, metrics: Metrics) -> Self {
         let decoder = PodDecoder::default();
-        Self { shared, decoder, unread: Unread::new(metrics, Self::RESOURCE) }
+        Self { ingest, decoder, unread: Unread::new(metrics, Self::RESOURCE) }
     }
 }
 
@@ -51,39 +54,39 @@ impl Index for Nodes {
     const SELECT: &str = "";
 
     fn apply(&mut self, object: &Bytes, by: Source) -> Result<Uid, DecodeError> {
-        let watched = self.shared.drains.as_ref().map(|drains| &*drains.watched);
+        let watched = self.ingest.drains.as_ref().map(|drains| &*drains.watched);
         let (node, flaws) = read_node(object, watched)?;
         let uid = node.uid;
         self.unread.see(uid, &node.name, &flaws);
-        take_node(&self.shared, node, by);
+        self.ingest.take_node(node, by);
         Ok(uid)
     }
 
     fn delete(&mut self, object: &Bytes) -> Result<(), DecodeError> {
         let node = decode_node(object)?;
         self.unread.forget(node.uid);
-        drop_node(&self.shared, &node.name, node.uid);
+        self.ingest.drop_node(&node.name, node.uid);
         Ok(())
     }
 
     fn forget(&mut self, uid: Uid) {
         self.unread.forget(uid);
-        if let Some(name) = self.shared.view.node_with(uid) {
-            drop_node(&self.shared, &name, uid);
+        if let Some(name) = self.ingest.facts.view.node_with(uid) {
+            self.ingest.drop_node(&name, uid);
         }
     }
 
     fn retain(&mut self, seen: &AHashSet<Uid>) {
-        let mut gone = self.shared.view.nodes_other_than(seen);
+        let mut gone = self.ingest.facts.view.nodes_other_than(seen);
         gone.sort_unstable();
         for (name, uid) in gone {
-            drop_node(&self.shared, &name, uid);
+            self.ingest.drop_node(&name, uid);
         }
         self.unread.retain(seen);
     }
 
     fn is_empty(&self) -> bool {
-        self.shared.view.counts().0 == 0
+        self.ingest.facts.view.counts().0 == 0
     }
 }
 
@@ -103,103 +106,82 @@ impl Index for Pods {
         };
         let uid = pod.uid;
         self.unread.see(uid, &pod.reference(), self.decoder.flaws());
-        take_pod(&self.shared, pod);
+        self.ingest.take_pod(pod);
         Ok(uid)
     }
 
     fn delete(&mut self, object: &Bytes) -> Result<(), DecodeError> {
         if let Some(pod) = self.decoder.decode(object)? {
             self.unread.forget(pod.uid);
-            drop_pod(&self.shared, &pod.node, pod.uid);
+            self.ingest.drop_pod(&pod.node, pod.uid);
         }
         Ok(())
     }
 
     fn forget(&mut self, uid: Uid) {
         self.unread.forget(uid);
-        if let Some(node) = self.shared.view.node_of_pod(uid) {
-            drop_pod(&self.shared, &node, uid);
+        if let Some(node) = self.ingest.facts.view.node_of_pod(uid) {
+            self.ingest.drop_pod(&node, uid);
         }
     }
 
     fn retain(&mut self, seen: &AHashSet<Uid>) {
-        retain_pods(&self.shared, seen);
+        self.ingest.retain_pods(seen);
         self.unread.retain(seen);
         self.decoder.prune();
     }
 
     fn is_empty(&self) -> bool {
-        self.shared.view.counts().1 == 0
+        self.ingest.facts.view.counts().1 == 0
     }
 }
 
-/// Takes in a version of a node.
-pub(super) fn take_node(shared: &Shared, mut node: Node, by: Source) {
-    let name = node.name.clone();
-    let now = shared.clock.now();
-    shared.see_node(&mut node);
-    let news = (!shared.leads()).then(|| new_record(shared, &node, now)).flatten();
-    let advance = |before: Option<&Anchors>, node: &Node| match (before, &news, by) {
-        (Some(before), Some(record), _) => {
-            anchor::advance(Past::Recorded(&anchor::adopted(before, record)), node, now)
+impl Ingest {
+    /// Takes in a version of a node.
+    pub(super) fn take_node(&self, mut node: Node, by: Source) {
+        let name = node.name.clone();
+        self.facts.see_node(&mut node);
+        if let Some(drains) = &self.drains {
+            drains.see(&node, self.queues.leads(), self.facts.clock.now());
         }
-        (Some(before), None, Source::Watch) => anchor::advance(Past::Watched(before), node, now),
-        (Some(before), None, Source::List) => anchor::advance(Past::Recorded(before), node, now),
-        (None, ..) => anchor::advance(Past::recorded(recorded(node, now).as_ref()), node, now),
-    };
-    if let Some(drains) = &shared.drains {
-        drains.see(&node, shared.leads(), now);
+        if self.facts.store_node(node, by, self.queues.leads()) == NodeSeen::Changed {
+            self.queues.node_written(name);
+        }
     }
-    if shared.view.apply_node(node, advance) == NodeSeen::Changed {
-        shared.node_written(name);
+
+    /// Takes in that a node is gone.
+    pub(super) fn drop_node(&self, name: &NodeName, uid: Uid) {
+        let view = &self.facts.view;
+        let before = view.node_alone(name).filter(|(node, _)| node.uid == uid);
+        if view.remove_node(name, uid) == NodeSeen::Changed {
+            self.queues.node_changed(name.clone());
+        }
+        if let (Some(drains), Some((node, _))) = (&self.drains, before) {
+            drains.gone(&node, self.queues.leads(), self.facts.clock.now());
+            self.queues.node_changed(name.clone());
+        }
     }
-}
 
-/// What the node's record says, as far as it can be believed. One that cannot be read is reported
-/// and replaced by the record lane.
-pub(super) fn recorded(node: &Node, now: Timestamp) -> Option<Anchors> {
-    record::believed(node, now).ok().flatten()
-}
-
-/// What a version of a node says that the leader has recorded since the version before.
-fn new_record(shared: &Shared, node: &Node, now: Timestamp) -> Option<Anchors> {
-    let (before, _) = shared.view.node_alone(&node.name)?;
-    let is_new = before.uid == node.uid && before.since_annotation != node.since_annotation;
-    is_new.then(|| recorded(node, now)).flatten()
-}
-
-/// Takes in that a node is gone.
-pub(super) fn drop_node(shared: &Shared, name: &NodeName, uid: Uid) {
-    let before = shared.view.node_alone(name).filter(|(node, _)| node.uid == uid);
-    if shared.view.remove_node(name, uid) == NodeSeen::Changed {
-        shared.node_changed(name.clone());
+    /// Takes in a version of a pod.
+    pub(super) fn take_pod(&self, pod: Pod) {
+        let (node, uid) = (pod.node.clone(), pod.uid);
+        if self.facts.store_pod(pod) == PodSeen::Changed {
+            self.queues.pod_changed(node, uid);
+        }
     }
-    if let (Some(drains), Some((node, _))) = (&shared.drains, before) {
-        drains.gone(&node, shared.leads(), shared.clock.now());
-        shared.node_changed(name.clone());
+
+    /// Takes in that a pod is gone.
+    pub(super) fn drop_pod(&self, node: &NodeName, uid: Uid) {
+        self.facts.view.remove_pod(node, uid);
+        self.queues.pod_changed(node.clone(), uid);
     }
-}
 
-/// Takes in a version of a pod.
-pub(super) fn take_pod(shared: &Shared, mut pod: Pod) {
-    shared.see_pod(&mut pod);
-    let (node, uid) = (pod.node.clone(), pod.uid);
-    if shared.view.apply_pod(pod) == PodSeen::Changed {
-        shared.pod_changed(node, uid);
-    }
-}
-
-/// Takes in that a pod is gone.
-pub(super) fn drop_pod(shared: &Shared, node: &NodeName, uid: Uid) {
-    shared.view.remove_pod(node, uid);
-    shared.pod_changed(node.clone(), uid);
-}
-
-/// Takes in that all pods but these are gone.
-pub(super) fn retain_pods(shared: &Shared, seen: &AHashSet<Uid>) {
-    let mut gone = shared.view.pods_other_than(seen);
-    gone.sort_unstable();
-    for (node, uid) in gone {
-        drop_pod(shared, &node, uid);
+    /// Takes in that all pods but these are gone.
+    pub(super) fn retain_pods(&self, seen: &AHashSet<Uid>) {
+        let mut gone = self.facts.view.pods_other_than(seen);
+        gone.sort_unstable();
+        for (node, uid) in gone {
+            self.drop_pod(&node, uid);
+        }
     }
 }

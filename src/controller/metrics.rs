@@ -6,12 +6,14 @@ use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
 use prometheus::{Gauge, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
 
-use super::state::Shared;
-use crate::evict::Window;
+use crate::evict::{Schedule, Window};
+use crate::informer::{Facts, WorkQueues};
 
 /// Reads the queues of a running controller.
 struct Queues {
-    shared: Arc<Shared>,
+    facts: Arc<Facts>,
+    queues: Arc<WorkQueues>,
+    schedule: Arc<Schedule>,
     evictions: Arc<Window>,
     depth: IntGaugeVec,
     adds: IntCounterVec,
@@ -34,7 +36,9 @@ pub(super) fn clock_skew(registry: &Registry) -> prometheus::Result<Gauge> {
 /// Registers the queues' metrics and the build's.
 pub(super) fn register(
     registry: &Registry,
-    shared: &Arc<Shared>,
+    facts: &Arc<Facts>,
+    queues: &Arc<WorkQueues>,
+    schedule: &Arc<Schedule>,
     evictions: &Arc<Window>,
 ) -> prometheus::Result<()> {
     let build = IntGaugeVec::new(
@@ -44,7 +48,9 @@ pub(super) fn register(
     build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
     registry.register(Box::new(build))?;
     registry.register(Box::new(Queues {
-        shared: Arc::clone(shared),
+        facts: Arc::clone(facts),
+        queues: Arc::clone(queues),
+        schedule: Arc::clone(schedule),
         evictions: Arc::clone(evictions),
         depth: IntGaugeVec::new(
             // Names as client-go's work queue metrics have them, so that dashboards go on working.
@@ -90,7 +96,7 @@ impl Collector for Queues {
     }
 
     fn collect(&self) -> Vec<MetricFamily> {
-        let (nodes, pods) = (&self.shared.nodes, &self.shared.pods);
+        let (nodes, pods) = (&self.queues.nodes, &self.queues.pods);
         for (name, depth, adds) in [
             ("noexec_taint_node", nodes.len(), nodes.adds()),
             ("noexec_taint_pod", pods.len(), pods.adds()),
@@ -99,12 +105,14 @@ impl Collector for Queues {
             let counter = self.adds.with_label_values(&[name]);
             counter.inc_by(adds.saturating_sub(counter.get()));
         }
-        for (shard, timers) in self.shared.timers.iter().enumerate() {
-            self.timers.with_label_values(&[&shard.to_string()]).set(signed(timers.len()));
+        let timers = self.queues.timers.iter().zip(&self.schedule.timers);
+        for (shard, (nodes, evictions)) in timers.enumerate() {
+            let count = nodes.len() + evictions.len();
+            self.timers.with_label_values(&[&shard.to_string()]).set(signed(count));
         }
         self.in_flight.set(signed(self.evictions.in_flight()));
         self.window.set(signed(self.evictions.window()));
-        let (nodes, pods) = self.shared.view.counts();
+        let (nodes, pods) = self.facts.view.counts();
         self.objects.with_label_values(&["nodes"]).set(signed(nodes));
         self.objects.with_label_values(&["pods"]).set(signed(pods));
         let mut families = self.depth.collect();

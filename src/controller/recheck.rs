@@ -2,46 +2,48 @@
 
 use std::sync::Arc;
 
-use super::state::Shared;
+use super::drain::Drains;
 use crate::config::Compat;
 use crate::evict::{Cause, DrainEviction, Eviction, Recheck, Spared};
+use crate::informer::Facts;
 use crate::model::{Anchors, Kept, Node, Pod, PodClass, Verdict};
 use crate::taint::{anchor, decide, upstream};
 
 /// The verdict about `pod` on `node`, by the rules in force. `armed` is the verdict by which it is
 /// armed, if it is.
 pub(super) fn verdict(
-    shared: &Shared,
+    facts: &Facts,
     pod: &Pod,
     node: Option<&Node>,
     anchors: &Anchors,
     armed: Option<&Verdict>,
 ) -> Verdict {
-    match (node, shared.compat) {
+    match (node, facts.compat) {
         (None, _) => Verdict::Keep(Kept::NodeGone),
         (Some(node), Compat::None) => decide(pod, node, anchors),
-        (Some(node), Compat::Upstream) => upstream::decide(pod, node, shared.clock.now(), armed),
+        (Some(node), Compat::Upstream) => upstream::decide(pod, node, facts.clock.now(), armed),
     }
 }
 
 /// Looks again for the evictor, by the newest facts.
 #[derive(Clone)]
 pub(super) struct NewestFacts {
-    pub shared: Arc<Shared>,
+    pub facts: Arc<Facts>,
+    pub drains: Option<Arc<Drains>>,
 }
 
 impl Recheck for NewestFacts {
     fn by_view(&self, eviction: &Eviction) -> Result<(Arc<Pod>, Cause), Spared> {
         let Eviction { pod, cause, .. } = eviction;
-        let known = self.shared.view.pod(&pod.node, pod.uid);
+        let known = self.facts.view.pod(&pod.node, pod.uid);
         match cause {
             Cause::Taint(armed) => {
                 let Some(facts) = known else {
                     return Err(Spared::Unwanted(Some(Verdict::Keep(Kept::PodGone))));
                 };
                 let (pod, node) = (facts.pod, facts.node.as_deref());
-                let verdict = verdict(&self.shared, &pod, node, &facts.anchors, Some(armed));
-                if verdict.is_due(self.shared.clock.now()) {
+                let verdict = verdict(&self.facts, &pod, node, &facts.anchors, Some(armed));
+                if verdict.is_due(self.facts.clock.now()) {
                     Ok((pod, Cause::Taint(verdict)))
                 } else {
                     Err(Spared::Unwanted(Some(verdict)))
@@ -62,7 +64,7 @@ impl Recheck for NewestFacts {
         match &eviction.cause {
             Cause::Taint(armed) => match self.verdict_by_server(pod, armed, node) {
                 Verdict::Keep(Kept::Terminating) => Err(Spared::Going),
-                verdict if verdict.is_due(self.shared.clock.now()) => Ok(()),
+                verdict if verdict.is_due(self.facts.clock.now()) => Ok(()),
                 verdict => Err(Spared::Unconfirmed(verdict)),
             },
             Cause::Drain(drain) if self.is_draining(drain, node) => Ok(()),
@@ -73,8 +75,8 @@ impl Recheck for NewestFacts {
 
 impl NewestFacts {
     fn verdict_by_server(&self, pod: &Pod, armed: &Verdict, node: Option<&Node>) -> Verdict {
-        let now = self.shared.clock.now();
-        let known = self.shared.view.node_version(&pod.node);
+        let now = self.facts.clock.now();
+        let known = self.facts.view.node_version(&pod.node);
         let anchors = match (node, known) {
             (Some(node), Some(known)) if known.knows(node) => {
                 anchor::advance(anchor::Past::Recorded(&known.anchors), node, now)
@@ -86,17 +88,17 @@ impl NewestFacts {
             (None, _) => Anchors::default(),
         };
         let mut pod = pod.clone();
-        self.shared.see_pod(&mut pod);
-        verdict(&self.shared, &pod, node, &anchors, Some(armed))
+        self.facts.see_pod(&mut pod);
+        verdict(&self.facts, &pod, node, &anchors, Some(armed))
     }
 
     /// The whole decision once more: the node must be in the drain that asked for the eviction. The
     /// answer about it may have been long on its way, so its version in the view counts if that is as new.
     fn is_draining(&self, drain: &DrainEviction, node: Option<&Node>) -> bool {
-        let (Some(drains), Some(node)) = (&self.shared.drains, node) else { return false };
-        let view = &self.shared.view;
+        let (Some(drains), Some(node)) = (&self.drains, node) else { return false };
+        let view = &self.facts.view;
         let (known, version) = (view.node_alone(&node.name), view.node_version(&node.name));
-        let now = self.shared.clock.now();
+        let now = self.facts.clock.now();
         let is_draining = |node: &Node| drains.is_draining(node, &drain.session, now);
         now < drain.deadline
             && match (known, version) {
@@ -105,7 +107,7 @@ impl NewestFacts {
                 (Some((known, _)), Some(version)) if version.knows(node) => is_draining(&known),
                 _ => {
                     let mut node = node.clone();
-                    self.shared.see_node(&mut node);
+                    self.facts.see_node(&mut node);
                     is_draining(&node)
                 }
             }
@@ -122,25 +124,25 @@ mod tests {
     use crate::clock::Clock;
     use crate::cluster::watch::Source;
     use crate::controller::drain::DrainMetrics;
-    use crate::controller::ingest::{take_node, take_pod};
+    use crate::controller::state::Shared;
     use crate::drain::build::{kept, policy};
     use crate::drain::{Claim, Cordon, DrainPhase, Record};
     use crate::model::build::{at, exists, node, noon, pod, taint};
     use crate::model::{ConditionStatus, Deadline, Stamp, Taint, Version};
     use crate::observe::{EventMetrics, Recorder};
 
-    fn bench() -> NewestFacts {
+    fn bench() -> Shared {
         let clock = Clock::starting_at(noon());
         let metrics = EventMetrics::register(&Registry::new()).unwrap();
         let (recorder, _) = Recorder::new("test", metrics, clock.clone());
-        NewestFacts { shared: Arc::new(Shared::new(clock, Compat::None, recorder)) }
+        Shared::new(clock, Compat::None, recorder)
     }
 
     /// What the view says of a pod.
-    fn judged(view: &NewestFacts, pod: &Pod) -> Verdict {
+    fn judged(view: &Shared, pod: &Pod) -> Verdict {
         let cause = Cause::Taint(Verdict::Keep(Kept::NoTaints));
         let eviction = Eviction { pod: pod.reference(), cause, due: Instant::now() };
-        match view.by_view(&eviction) {
+        match view.newest_facts().by_view(&eviction) {
             Ok((_, Cause::Taint(verdict))) | Err(Spared::Unwanted(Some(verdict))) => verdict,
             other => panic!("{other:?}"),
         }
@@ -160,12 +162,12 @@ mod tests {
         if let Some(seconds) = seconds {
             pod = pod.tolerating(exists("k").lasting(seconds));
         }
-        take_node(&view.shared, version(7, Some(taint("k", ""))), Source::Watch);
-        take_pod(&view.shared, pod.clone());
-        view.shared.clock.set(at(100));
+        view.ingest().take_node(version(7, Some(taint("k", ""))), Source::Watch);
+        view.ingest().take_pod(pod.clone());
+        view.facts.clock.set(at(100));
         let armed = judged(&view, &pod);
         assert!(armed.is_due(at(100)));
-        view.verdict_by_server(&pod, &armed, Some(stored)).is_due(at(100))
+        view.newest_facts().verdict_by_server(&pod, &armed, Some(stored)).is_due(at(100))
     }
 
     #[test]
@@ -193,29 +195,29 @@ mod tests {
         let view = bench();
         let claims = Stamp::of_second(at(2_000_000_000));
         let pod = Pod { bound: claims, ..pod("a").tolerating(exists("k").lasting(60)) };
-        take_node(&view.shared, version(7, Some(taint("k", "").added_at(-500))), Source::Watch);
-        take_pod(&view.shared, pod.clone());
-        view.shared.clock.set(at(30));
-        take_pod(&view.shared, Pod { generation: 2, ..pod.clone() });
+        view.ingest().take_node(version(7, Some(taint("k", "").added_at(-500))), Source::Watch);
+        view.ingest().take_pod(pod.clone());
+        view.facts.clock.set(at(30));
+        view.ingest().take_pod(Pod { generation: 2, ..pod.clone() });
         let verdict = judged(&view, &pod);
         assert!(
             matches!(&verdict, Verdict::EvictAt { deadline, .. } if *deadline == Deadline(at(60)))
         );
         let stored = version(7, Some(taint("k", "").added_at(-500)));
-        assert_eq!(view.verdict_by_server(&pod, &verdict, Some(&stored)), verdict);
+        assert_eq!(view.newest_facts().verdict_by_server(&pod, &verdict, Some(&stored)), verdict);
     }
 
     #[test]
     fn no_pod_goes_before_its_seconds_are_over_whenever_in_its_second_it_was_bound() {
         let view = bench();
         let tainted = Taint { time_added: Some(Stamp::of_second(at(-500))), ..taint("k", "") };
-        take_node(&view.shared, version(7, Some(tainted)), Source::Watch);
+        view.ingest().take_node(version(7, Some(tainted)), Source::Watch);
         for millisecond in [1, 250, 999] {
             let bound = at(10) + SignedDuration::from_millis(millisecond);
             let stored = Stamp::of_second(crate::model::second_of(bound));
             let pod = Pod { bound: stored, ..pod("a").tolerating(exists("k").lasting(6)) };
-            view.shared.clock.set(bound);
-            take_pod(&view.shared, pod.clone());
+            view.facts.clock.set(bound);
+            view.ingest().take_pod(pod.clone());
             let verdict = judged(&view, &pod);
             let due = bound + SignedDuration::from_secs(6);
             assert!(!verdict.is_due(due - SignedDuration::from_millis(1)), "{millisecond}");
@@ -243,16 +245,17 @@ mod tests {
             let shared = Shared::new(clock, Compat::None, recorder);
             let metrics = DrainMetrics::register(&registry).unwrap();
             let shared = shared.draining_by(Arc::from([policy("p", &["Bad"])]), metrics);
-            let facts = NewestFacts { shared: Arc::new(shared) };
+
             if let Some(seen) = seen {
-                take_node(&facts.shared, seen, Source::Watch);
+                shared.ingest().take_node(seen, Source::Watch);
             }
-            take_pod(&facts.shared, pod("a"));
+            shared.ingest().take_pod(pod("a"));
             let (policy, session) = ("p".into(), "s".into());
             let (grace, deadline, delete) = (None, at(600), false);
             let drain = DrainEviction { policy, session, grace, deadline, delete };
             let (pod, cause) = (pod("a"), Cause::Drain(Arc::new(drain)));
             let eviction = Eviction { pod: pod.reference(), cause, due: Instant::now() };
+            let facts = shared.newest_facts();
             facts.by_view(&eviction).unwrap();
             facts.by_server(&eviction, &pod, read.as_ref())
         };

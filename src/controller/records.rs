@@ -13,12 +13,13 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
 use self::undone::Undone;
-use super::state::Shared;
 use crate::backoff::Backoff;
 use crate::cluster::{Api, RequestError};
 use crate::drain::brief;
+use crate::informer::Facts;
 use crate::model::NodeName;
-use crate::pipeline::{Fired, Outcome, Runner};
+use crate::observe::Recorder;
+use crate::pipeline::{Fired, Outcome, Runner, TimedQueue};
 use crate::taint::record;
 
 /// Records written at the same time. Few: evictions matter more.
@@ -32,61 +33,133 @@ const UNTIL_SEEN: Duration = Duration::from_secs(1);
 /// It is said that a record does not stay after so many writes.
 const TOLD_AFTER: u32 = 3;
 
-/// Writes and removes records until `stop`.
-///
-/// Nothing happens before `pods_listed`: a node without pods needs no record, and as long as the
-/// pods are not known, every node looks like that.
-pub(super) async fn run(
-    shared: Arc<Shared>,
-    api: Api,
-    pods_listed: CancellationToken,
-    stop: CancellationToken,
-    runner: Runner,
-) {
-    tokio::select! {
-        biased;
-        () = stop.cancelled() => return,
-        () = pods_listed.cancelled() => {}
-    }
-    let queue = Arc::clone(&shared.records);
-    let undone = Arc::new(Mutex::new(Undone::default()));
-    let work = move |fired: &Fired<NodeName, ()>| {
-        let (name, failures) = (fired.key.clone(), fired.failures);
-        let (shared, api, undone) = (Arc::clone(&shared), api.clone(), Arc::clone(&undone));
-        async move { bring_up_to_date(&shared, &api, &undone, &name, failures).await }
-    };
-    runner.run_due("record", queue, AT_ONCE, stop, work).await;
+/// Keeps the records.
+#[derive(Clone)]
+pub(super) struct RecordLane {
+    pub facts: Arc<Facts>,
+    /// Nodes whose record may have to be written.
+    pub queue: Arc<TimedQueue<NodeName, ()>>,
+    pub recorder: Recorder,
+    pub api: Api,
 }
 
-/// Writes the record of one node, after so many tries in a row that failed.
-async fn bring_up_to_date(
-    shared: &Shared,
-    api: &Api,
-    undone: &Mutex<Undone>,
-    name: &NodeName,
-    failures: u32,
-) -> Outcome<()> {
-    let tries = failures + 1;
-    let pause = BACKOFF.pause(tries, spread_by(name.as_str()));
-    match write(shared, api, undone, name).await {
-        Ok(Written::Needless) => return Outcome::Done,
-        Ok(Written::Now { pause }) => return again(pause.max(UNTIL_SEEN), 0),
-        Ok(Written::Outdated) => {
-            debug!(node = %name, tries, ?pause,
-                "the node has changed since; its record waits until the watch shows it");
+impl RecordLane {
+    /// Writes and removes records until `stop`.
+    ///
+    /// Nothing happens before `pods_listed`: a node without pods needs no record, and as long as the
+    /// pods are not known, every node looks like that.
+    pub(super) async fn run(
+        self,
+        pods_listed: CancellationToken,
+        stop: CancellationToken,
+        runner: Runner,
+    ) {
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => return,
+            () = pods_listed.cancelled() => {}
         }
-        Ok(Written::ByWrongClock) if tries == 1 => {
-            warn!(node = %name, "the clock is behind the API server's, so the \
-                node's record of when its taints began is not written; a restart now \
-                would count anew");
-        }
-        Err(error) if tries == 1 => {
-            warn!(node = %name, %error, ?pause, "cannot store when the node's taints \
-                began; after a restart, deadlines would count from then");
-        }
-        Ok(Written::ByWrongClock) | Err(_) => {}
+        let queue = Arc::clone(&self.queue);
+        let undone = Arc::new(Mutex::new(Undone::default()));
+        let work = move |fired: &Fired<NodeName, ()>| {
+            let (name, failures) = (fired.key.clone(), fired.failures);
+            let (lane, undone) = (self.clone(), Arc::clone(&undone));
+            async move { lane.bring_up_to_date(&undone, &name, failures).await }
+        };
+        runner.run_due("record", queue, AT_ONCE, stop, work).await;
     }
-    again(pause, tries)
+
+    /// Writes the record of one node, after so many tries in a row that failed.
+    async fn bring_up_to_date(
+        &self,
+        undone: &Mutex<Undone>,
+        name: &NodeName,
+        failures: u32,
+    ) -> Outcome<()> {
+        let tries = failures + 1;
+        let pause = BACKOFF.pause(tries, spread_by(name.as_str()));
+        match self.write(undone, name).await {
+            Ok(Written::Needless) => return Outcome::Done,
+            Ok(Written::Now { pause }) => return again(pause.max(UNTIL_SEEN), 0),
+            Ok(Written::Outdated) => {
+                debug!(node = %name, tries, ?pause,
+                    "the node has changed since; its record waits until the watch shows it");
+            }
+            Ok(Written::ByWrongClock) if tries == 1 => {
+                warn!(node = %name, "the clock is behind the API server's, so the \
+                    node's record of when its taints began is not written; a restart now \
+                    would count anew");
+            }
+            Err(error) if tries == 1 => {
+                warn!(node = %name, %error, ?pause, "cannot store when the node's taints \
+                    began; after a restart, deadlines would count from then");
+            }
+            Ok(Written::ByWrongClock) | Err(_) => {}
+        }
+        again(pause, tries)
+    }
+
+    /// Brings the node's annotation to what it should be.
+    ///
+    /// The record is written only on the version of the node by which it was computed. Where the watch is
+    /// behind, a taint may have gone and come back, and the record would have the next leader count from
+    /// before that: pods would go too early. The same goes for first sights by a clock that is behind.
+    async fn write(
+        &self,
+        undone: &Mutex<Undone>,
+        name: &NodeName,
+    ) -> Result<Written, RequestError> {
+        let Some(facts) = self.facts.view.node(name) else {
+            return Ok(Written::Needless);
+        };
+        let Some(node) = facts.node else {
+            return Ok(Written::Needless);
+        };
+        let wanted = record::wanted(&facts.anchors, &node, facts.pods.iter().map(|pod| &**pod));
+        if wanted.as_deref() == node.since_annotation.as_deref() {
+            return Ok(Written::Needless);
+        }
+        if wanted.is_some() && self.facts.clock_is_behind() {
+            return Ok(Written::ByWrongClock);
+        }
+        if let Some(text) = &node.since_annotation
+            && let Err(error) = record::parse(text)
+        {
+            // It quotes what is written there.
+            let error = brief(&error.to_string());
+            warn!(node = %name, %error, "cannot read the node's record of when its taints began; \
+                replacing it");
+            self.recorder.record_unreadable(name, node.uid, &error);
+        }
+        match self
+            .api
+            .annotate_node(name, node.uid, facts.version.as_ref(), wanted.as_deref())
+            .await
+        {
+            // The node is gone: its watch will say so. If it is another one by now (422), so it will
+            // too, but a policy may refuse in the same words.
+            Err(RequestError::Status(answer)) if answer.is_not_found() => {
+                Ok(Written::Now { pause: UNTIL_SEEN })
+            }
+            Err(RequestError::Status(answer)) if answer.is_conflict() => Ok(Written::Outdated),
+            other => {
+                other?;
+                debug!(node = %name, record = wanted.as_deref().unwrap_or("none"), "record written");
+                let found = node.since_annotation.as_deref();
+                let (pause, times) = undone.lock().written(
+                    (name, node.uid),
+                    found,
+                    wanted.as_deref(),
+                    Instant::now(),
+                );
+                if times == TOLD_AFTER {
+                    warn!(node = %name, "the node's record of when its taints began is removed or \
+                        changed each time; writing it less often, a restart meanwhile would count anew");
+                }
+                Ok(Written::Now { pause })
+            }
+        }
+    }
 }
 
 /// Tells nodes apart, so that those which fail together are not tried again together.
@@ -113,61 +186,6 @@ enum Written {
     ByWrongClock,
 }
 
-/// Brings the node's annotation to what it should be.
-///
-/// The record is written only on the version of the node by which it was computed. Where the watch is
-/// behind, a taint may have gone and come back, and the record would have the next leader count from before
-/// that: pods would go too early. The same goes for first sights by a clock that is behind.
-async fn write(
-    shared: &Shared,
-    api: &Api,
-    undone: &Mutex<Undone>,
-    name: &NodeName,
-) -> Result<Written, RequestError> {
-    let Some(facts) = shared.view.node(name) else {
-        return Ok(Written::Needless);
-    };
-    let Some(node) = facts.node else {
-        return Ok(Written::Needless);
-    };
-    let wanted = record::wanted(&facts.anchors, &node, facts.pods.iter().map(|pod| &**pod));
-    if wanted.as_deref() == node.since_annotation.as_deref() {
-        return Ok(Written::Needless);
-    }
-    if wanted.is_some() && shared.clock_is_behind() {
-        return Ok(Written::ByWrongClock);
-    }
-    if let Some(text) = &node.since_annotation
-        && let Err(error) = record::parse(text)
-    {
-        // It quotes what is written there.
-        let error = brief(&error.to_string());
-        warn!(node = %name, %error, "cannot read the node's record of when its taints began; replacing \
-            it");
-        shared.recorder.record_unreadable(name, node.uid, &error);
-    }
-    match api.annotate_node(name, node.uid, facts.version.as_ref(), wanted.as_deref()).await {
-        // The node is gone: its watch will say so. If it is another one by now (422), so it will
-        // too, but a policy may refuse in the same words.
-        Err(RequestError::Status(answer)) if answer.is_not_found() => {
-            Ok(Written::Now { pause: UNTIL_SEEN })
-        }
-        Err(RequestError::Status(answer)) if answer.is_conflict() => Ok(Written::Outdated),
-        other => {
-            other?;
-            debug!(node = %name, record = wanted.as_deref().unwrap_or("none"), "record written");
-            let found = node.since_annotation.as_deref();
-            let (pause, times) =
-                undone.lock().written((name, node.uid), found, wanted.as_deref(), Instant::now());
-            if times == TOLD_AFTER {
-                warn!(node = %name, "the node's record of when its taints began is removed or changed \
-                    each time; writing it less often, a restart meanwhile would count anew");
-            }
-            Ok(Written::Now { pause })
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::convert::Infallible;
@@ -184,14 +202,14 @@ mod tests {
     use crate::cluster::Metrics;
     use crate::cluster::watch::Source;
     use crate::config::Compat;
-    use crate::controller::ingest::{take_node, take_pod};
     use crate::model::build::{exists, node, noon, pod, taint};
     use crate::model::{Node, Version, later};
     use crate::observe::{EventMetrics, Recorder};
 
     /// The lane with an API server that takes everything, and the bodies that it was sent.
     struct Lane {
-        shared: Arc<Shared>,
+        facts: Arc<Facts>,
+        queue: Arc<TimedQueue<NodeName, ()>>,
         sent: Arc<Mutex<Vec<String>>>,
         pods_listed: CancellationToken,
         /// So many writes are refused first.
@@ -229,23 +247,25 @@ mod tests {
             let clock = Clock::starting_at(noon());
             let events = EventMetrics::register(&registry).unwrap();
             let (recorder, _) = Recorder::new("test", events, clock.clone());
-            let shared = Arc::new(Shared::new(clock, Compat::None, recorder));
-            shared.lead();
+            let facts = Arc::new(Facts::new(clock, Compat::None));
+            let queue = Arc::<TimedQueue<NodeName, ()>>::default();
             let metrics = Metrics::register(&registry).unwrap();
             let api = Api::new(Client::new(service, "default"), metrics);
             let pods_listed = CancellationToken::new();
-            tokio::spawn(run(
-                Arc::clone(&shared),
-                api,
-                pods_listed.clone(),
-                CancellationToken::new(),
-                Runner::alone(),
-            ));
-            Self { shared, sent, pods_listed, conflicts }
+            let lane =
+                RecordLane { facts: Arc::clone(&facts), queue: Arc::clone(&queue), recorder, api };
+            let stop = CancellationToken::new();
+            tokio::spawn(lane.run(pods_listed.clone(), stop, Runner::alone()));
+            Self { facts, queue, sent, pods_listed, conflicts }
+        }
+
+        /// Takes in a version of the node, as the leader does.
+        fn store(&self, node: Node, by: Source) {
+            self.facts.store_node(node, by, true);
         }
 
         fn look(&self) {
-            self.shared.records.arm("n1".into(), Instant::now(), ());
+            self.queue.arm("n1".into(), Instant::now(), ());
         }
 
         /// The record that was written last.
@@ -265,11 +285,11 @@ mod tests {
     async fn a_record_follows_its_node_within_a_second_and_is_written_no_more_often() {
         let lane = Lane::start();
         lane.pods_listed.cancel();
-        take_pod(&lane.shared, pod("a").tolerating(exists("").lasting(7200)));
+        lane.facts.store_pod(pod("a").tolerating(exists("").lasting(7200)));
         for key in 0..100 {
             let stored = lane.stored();
             let tainted = node("n1").tainted(taint(&format!("k{key}"), ""));
-            take_node(&lane.shared, tainted.annotated(stored.as_deref()), Source::Watch);
+            lane.store(tainted.annotated(stored.as_deref()), Source::Watch);
             lane.look();
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
@@ -282,12 +302,12 @@ mod tests {
     async fn a_record_is_written_only_on_the_version_of_the_node_that_the_view_knows() {
         let lane = Lane::start();
         lane.pods_listed.cancel();
-        take_pod(&lane.shared, pod("a").tolerating(exists("").lasting(7200)));
+        lane.facts.store_pod(pod("a").tolerating(exists("").lasting(7200)));
         let tainted = node("n1").tainted(taint("k", ""));
         let version = |number| Some(Version::Number(number));
-        take_node(&lane.shared, Node { version: version(7), ..tainted.clone() }, Source::Watch);
+        lane.store(Node { version: version(7), ..tainted.clone() }, Source::Watch);
         // A heartbeat: nothing new, but for the version.
-        take_node(&lane.shared, Node { version: version(8), ..tainted }, Source::Watch);
+        lane.store(Node { version: version(8), ..tainted }, Source::Watch);
         *lane.conflicts.lock() = 3;
         lane.look();
         let sent = lane.sent_after(Duration::from_secs(10)).await;
@@ -299,12 +319,12 @@ mod tests {
     async fn no_record_is_written_by_a_clock_that_is_behind() {
         let lane = Lane::start();
         lane.pods_listed.cancel();
-        take_pod(&lane.shared, pod("a").tolerating(exists("").lasting(7200)));
-        take_node(&lane.shared, node("n1").tainted(taint("k", "")), Source::Watch);
-        lane.shared.heard_time(later(noon(), Duration::from_secs(3600)));
+        lane.facts.store_pod(pod("a").tolerating(exists("").lasting(7200)));
+        lane.store(node("n1").tainted(taint("k", "")), Source::Watch);
+        lane.facts.heard_time(later(noon(), Duration::from_secs(3600)));
         lane.look();
         assert!(lane.sent_after(Duration::from_secs(60)).await.is_empty());
-        lane.shared.heard_time(lane.shared.clock.now());
+        lane.facts.heard_time(lane.facts.clock.now());
         assert!(!lane.sent_after(Duration::from_secs(61)).await.is_empty(), "once it agrees");
     }
 
@@ -312,13 +332,13 @@ mod tests {
     async fn a_record_that_is_taken_off_each_time_is_written_less_and_less_often_until_it_stays() {
         let lane = Lane::start();
         lane.pods_listed.cancel();
-        take_pod(&lane.shared, pod("a").tolerating(exists("").lasting(7200)));
-        take_pod(&lane.shared, pod("b").on("n2").tolerating(exists("").lasting(7200)));
+        lane.facts.store_pod(pod("a").tolerating(exists("").lasting(7200)));
+        lane.facts.store_pod(pod("b").on("n2").tolerating(exists("").lasting(7200)));
         let tainted = || node("n1").tainted(taint("k", ""));
         // The watch shows the node without it again, ten times a second.
         let stripped = async |seconds: u32| {
             for _ in 0..seconds * 10 {
-                take_node(&lane.shared, tainted(), Source::Watch);
+                lane.store(tainted(), Source::Watch);
                 lane.look();
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
@@ -330,21 +350,21 @@ mod tests {
         let later = stripped(3600).await;
         assert!((6..=24).contains(&later), "{later} in an hour");
         // Another node's follows within a second meanwhile.
-        take_node(&lane.shared, node("n2").tainted(taint("k", "")), Source::Watch);
-        lane.shared.records.arm("n2".into(), Instant::now(), ());
+        lane.store(node("n2").tainted(taint("k", "")), Source::Watch);
+        lane.queue.arm("n2".into(), Instant::now(), ());
         tokio::time::sleep(Duration::from_millis(100)).await;
         assert_eq!(std::mem::take(&mut *lane.sent.lock()).len(), 1);
         // It stays: after a while the next change waits for nothing.
         stripped(300).await;
         let record = r#"{"taints":[{"key":"k","value":"","since":"2026-01-01T12:00:00Z"}]}"#;
-        take_node(&lane.shared, tainted().annotated(Some(record)), Source::Watch);
+        lane.store(tainted().annotated(Some(record)), Source::Watch);
         lane.look();
         lane.sent_after(Duration::from_secs(1800)).await;
         let mut stored = Some(record.to_owned());
         for key in ["l", "m"] {
             let show = |stored: Option<&str>| {
                 let changed = node("n1").tainted(taint(key, "")).annotated(stored);
-                take_node(&lane.shared, changed, Source::Watch);
+                lane.store(changed, Source::Watch);
                 lane.look();
             };
             show(stored.as_deref());
@@ -361,23 +381,15 @@ mod tests {
     async fn no_record_is_removed_before_the_pods_are_known() {
         let lane = Lane::start();
         let since = r#"{"taints":[{"key":"k","value":"","since":"2026-01-01T11:00:00Z"}]}"#;
-        take_node(
-            &lane.shared,
-            node("n1").tainted(taint("k", "")).annotated(Some(since)),
-            Source::List,
-        );
+        lane.store(node("n1").tainted(taint("k", "")).annotated(Some(since)), Source::List);
         lane.look();
         assert!(lane.sent_after(Duration::from_secs(60)).await.is_empty());
-        take_pod(&lane.shared, pod("a").tolerating(exists("k").lasting(7200)));
+        lane.facts.store_pod(pod("a").tolerating(exists("k").lasting(7200)));
         lane.pods_listed.cancel();
         assert!(lane.sent_after(Duration::from_secs(60)).await.is_empty(), "it is as it should be");
 
         let lane = Lane::start();
-        take_node(
-            &lane.shared,
-            node("n1").tainted(taint("k", "")).annotated(Some(since)),
-            Source::List,
-        );
+        lane.store(node("n1").tainted(taint("k", "")).annotated(Some(since)), Source::List);
         lane.look();
         lane.pods_listed.cancel();
         let sent = lane.sent_after(Duration::from_millis(100)).await;

@@ -28,10 +28,10 @@ use prometheus::{Gauge, Registry};
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use super::ingest::recorded;
 use super::metrics;
-use super::state::Shared;
 use crate::cluster::Api;
+use crate::evict::Schedule;
+use crate::informer::{Facts, WorkQueues, recorded};
 use crate::leader::LEASE;
 use crate::model::{Anchors, Node};
 use crate::observe::{Readiness, Recorder};
@@ -141,6 +141,14 @@ impl Witnesses {
     }
 }
 
+/// The time that is kept, and all that goes by it.
+#[derive(Clone)]
+pub(super) struct KeptTime {
+    pub facts: Arc<Facts>,
+    pub queues: Arc<WorkQueues>,
+    pub schedule: Arc<Schedule>,
+}
+
 /// Tells people that the clocks disagree, by all ways there are.
 pub(super) struct Skew {
     gauge: Gauge,
@@ -201,7 +209,7 @@ impl Skew {
 /// Compares the clocks at the start. Returns how far the time was held back; `None` if the API server
 /// did not tell its own.
 pub(super) async fn align(
-    shared: &Shared,
+    kept_time: &KeptTime,
     api: &Api,
     skew: &mut Skew,
     wall: impl Fn() -> Timestamp,
@@ -216,17 +224,17 @@ pub(super) async fn align(
             return None;
         };
         skew.tell(wall(), server);
-        shared.heard_time(server);
-        let ahead = shared.clock.now().duration_since(server);
+        kept_time.facts.heard_time(server);
+        let ahead = kept_time.facts.clock.now().duration_since(server);
         if ahead <= CLOCKS_APART || server < EARLIEST {
             return Some(SignedDuration::ZERO);
         }
         told.push(ahead);
     }
     let Some(least) = agreed_at_start(&told) else { return Some(SignedDuration::ZERO) };
-    let kept = shared.clock.now();
+    let kept = kept_time.facts.clock.now();
     let right = kept.saturating_sub(least).unwrap_or(kept);
-    set(shared, right, kept, right);
+    set(kept_time, right, kept, right);
     Some(least)
 }
 
@@ -242,7 +250,7 @@ fn agreed_at_start(told: &[SignedDuration]) -> Option<SignedDuration> {
 /// The time that is kept was this machine's when the process began. Whatever the machine's clock has
 /// stepped since is a step, also if it was before this.
 pub(super) fn run(
-    shared: Arc<Shared>,
+    kept_time: KeptTime,
     api: Api,
     held_back: Option<SignedDuration>,
     mut skew: Skew,
@@ -250,10 +258,10 @@ pub(super) fn run(
 ) -> impl Future<Output = ()> {
     // Up to when the time that is kept is known to have been right, by the API server's word; whatever
     // came before the start was not seen by this process.
-    let mut right_until = shared.clock.now();
+    let mut right_until = kept_time.facts.clock.now();
     async move {
         // How far the machine's clock is ahead of the time that is kept, when last in accord.
-        let offset_now = || wall().duration_since(shared.clock.now());
+        let offset_now = || wall().duration_since(kept_time.facts.clock.now());
         let mut known = held_back.unwrap_or_default();
         let mut aligned = held_back.is_some();
         let mut witnesses = Witnesses::default();
@@ -270,14 +278,14 @@ pub(super) fn run(
             let step = offset_now().saturating_sub(known);
             let is_steady = step.abs() < TOLERATED;
             if is_steady && in_accord {
-                right_until = shared.clock.now();
+                right_until = kept_time.facts.clock.now();
             }
             if !aligned {
-                let held = align(&shared, &api, &mut skew, &wall).await;
+                let held = align(&kept_time, &api, &mut skew, &wall).await;
                 aligned = held.is_some();
                 if let Some(held) = held.filter(|held| !held.is_zero()) {
                     // What was seen until now counts as seen at that moment.
-                    let since = shared.clock.now().saturating_sub(TOLERATED);
+                    let since = kept_time.facts.clock.now().saturating_sub(TOLERATED);
                     held_since = Some(since.unwrap_or(right_until));
                     unconfirmed = Some(Instant::now() + UNCONFIRMED);
                     // A step of the machine's clock meanwhile is still one.
@@ -289,11 +297,11 @@ pub(super) fn run(
             if let Some(since) = held_since
                 && unconfirmed.is_some_and(|until| until <= Instant::now())
             {
-                let (kept, system) = (shared.clock.now(), wall());
+                let (kept, system) = (kept_time.facts.clock.now(), wall());
                 let let_go = system.saturating_sub(step).unwrap_or(system).min(system).max(kept);
                 warn!(%kept, %let_go, "several minutes of responses do not confirm the API server's time \
                     at startup; using this machine's clock for deadlines again");
-                set(&shared, since, kept, let_go);
+                set(&kept_time, since, kept, let_go);
                 (held_since, unconfirmed, in_accord) = (None, None, false);
                 witnesses.clear();
                 known = offset_now();
@@ -308,9 +316,9 @@ pub(super) fn run(
             }
             // Without an answer the time that is kept goes on, and the question stays open.
             let Ok(Some(server)) = api.server_time().await else { continue };
-            let (kept, system) = (shared.clock.now(), wall());
+            let (kept, system) = (kept_time.facts.clock.now(), wall());
             skew.tell(system, server);
-            shared.heard_time(server);
+            kept_time.facts.heard_time(server);
             let step = system.duration_since(kept).saturating_sub(known);
             let stepped = kept.saturating_add(step).unwrap_or(kept);
             next_question = Instant::now() + ASKED_EVERY;
@@ -328,7 +336,7 @@ pub(super) fn run(
                 }
                 Ruling::Set(right) => {
                     witnesses.clear();
-                    set(&shared, right_until, kept, right);
+                    set(&kept_time, right_until, kept, right);
                 }
                 Ruling::Disagree if server < EARLIEST => witnesses.clear(),
                 Ruling::Disagree => {
@@ -343,16 +351,16 @@ pub(super) fn run(
                     witnesses.clear();
                     // Let go, what was seen meanwhile was seen by the time that was held back.
                     let doubtful = held_since.map_or(right_until, |since| since.min(right_until));
-                    set(&shared, doubtful, kept, right);
+                    set(&kept_time, doubtful, kept, right);
                     let is_held = system.duration_since(right) > CLOCKS_APART;
                     held_since = is_held.then_some(held_since.unwrap_or(right).min(right));
                     unconfirmed = None;
                 }
             }
-            shared.heard_time(server);
-            in_accord = agree(shared.clock.now(), server);
+            kept_time.facts.heard_time(server);
+            in_accord = agree(kept_time.facts.clock.now(), server);
             if in_accord {
-                right_until = shared.clock.now();
+                right_until = kept_time.facts.clock.now();
             }
             known = offset_now();
         }
@@ -360,11 +368,12 @@ pub(super) fn run(
 }
 
 /// Sets the time that is kept, which may have been wrong since `doubtful`.
-fn set(shared: &Shared, doubtful: Timestamp, kept: Timestamp, right: Timestamp) {
+fn set(kept_time: &KeptTime, doubtful: Timestamp, kept: Timestamp, right: Timestamp) {
+    let KeptTime { facts, queues, schedule } = kept_time;
     let set_right = |anchors: &Anchors, node: &Node| {
         let anchors = anchor::set_right(anchors, doubtful, kept, right);
         // What the leader has recorded was nonsense by the wrong time, and counts by the right one.
-        match recorded(node, right).filter(|_| !shared.leads()) {
+        match recorded(node, right).filter(|_| !queues.leads()) {
             Some(record) => {
                 let adopted = anchor::adopted(&anchors, &record);
                 anchor::advance(anchor::Past::Recorded(&adopted), node, right)
@@ -372,13 +381,13 @@ fn set(shared: &Shared, doubtful: Timestamp, kept: Timestamp, right: Timestamp) 
             None => anchors,
         }
     };
-    let mut names = shared.view.node_names();
+    let mut names = facts.view.node_names();
     // First, or what was seen by the wrong time would be judged by the right one.
-    names.retain(|name| shared.view.refresh_node(name, set_right));
-    shared.clock.set(right);
-    let timers = shared.rearm();
+    names.retain(|name| facts.view.refresh_node(name, set_right));
+    facts.clock.set(right);
+    let timers = queues.rearm() + schedule.rearm();
     for name in names {
-        shared.node_changed(name);
+        queues.node_changed(name);
     }
     info!(%kept, %right, timers, "corrected the time, as several clocks agree; rescheduled timers");
 }
@@ -391,7 +400,7 @@ mod tests {
     use crate::clock::Clock;
     use crate::cluster::watch::Source;
     use crate::config::Compat;
-    use crate::controller::ingest::take_node;
+    use crate::evict::Holds;
     use crate::model::build::{node, noon, taint};
     use crate::observe::{EventLane, EventMetrics};
     use crate::sim::embedded::{Embedded, Options};
@@ -449,37 +458,44 @@ mod tests {
         assert_eq!(told([3600, 30, 7200]), None);
     }
 
-    /// What a controller shares whose clock shows noon.
-    fn shared() -> Shared {
+    impl KeptTime {
+        fn starting_by(clock: Clock) -> Self {
+            let queues = Arc::<WorkQueues>::default();
+            let schedule = Schedule::new(clock.clone(), Arc::clone(&queues), Holds::default());
+            let facts = Arc::new(Facts::new(clock, Compat::None));
+            Self { facts, queues, schedule: Arc::new(schedule) }
+        }
+    }
+
+    /// The time of a controller whose clock shows noon.
+    fn kept_time() -> KeptTime {
         let clock = Clock::starting_at(noon());
-        let metrics = EventMetrics::register(&Registry::new()).unwrap();
-        let (recorder, _) = Recorder::new("test", metrics, clock.clone());
-        Shared::new(clock, Compat::None, recorder)
+        KeptTime::starting_by(clock)
     }
 
     #[tokio::test(start_paused = true)]
     async fn what_was_seen_while_the_clock_was_behind_counts_from_when_it_was_seen() {
-        let shared = shared();
-        take_node(&shared, node("n1").tainted(taint("k", "")), Source::Watch);
-        set(&shared, noon(), noon(), at("13:00:00"));
-        let (_, anchors) = shared.view.node_alone(&"n1".into()).unwrap();
+        let kept_time = kept_time();
+        kept_time.facts.store_node(node("n1").tainted(taint("k", "")), Source::Watch, false);
+        set(&kept_time, noon(), noon(), at("13:00:00"));
+        let (_, anchors) = kept_time.facts.view.node_alone(&"n1".into()).unwrap();
         assert_eq!(anchors.first_seen[0].since.written(), at("13:00:00"));
-        assert_eq!(shared.clock.now(), at("13:00:00"));
+        assert_eq!(kept_time.facts.clock.now(), at("13:00:00"));
     }
 
     #[tokio::test(start_paused = true)]
     async fn one_that_stands_by_and_slept_counts_as_the_leader_has_recorded_meanwhile() {
-        let shared = shared();
+        let kept_time = kept_time();
         let record = |since: &str| {
             format!(r#"{{"taints":[{{"key":"k","value":"","since":"2026-01-01T{since}Z"}}]}}"#)
         };
-        take_node(&shared, node("n1"), Source::List);
+        kept_time.facts.store_node(node("n1"), Source::List, false);
         // Seen at 13:00, while its own clock still shows noon.
         let tainted = node("n1").tainted(taint("k", ""));
         let tainted = tainted.annotated(Some(&record("12:30:00")));
-        take_node(&shared, tainted, Source::Watch);
-        set(&shared, noon(), noon(), at("13:00:00"));
-        let (_, anchors) = shared.view.node_alone(&"n1".into()).unwrap();
+        kept_time.facts.store_node(tainted, Source::Watch, false);
+        set(&kept_time, noon(), noon(), at("13:00:00"));
+        let (_, anchors) = kept_time.facts.view.node_alone(&"n1".into()).unwrap();
         assert_eq!(anchors.first_seen[0].since.written(), at("12:30:00"));
     }
 
@@ -487,7 +503,7 @@ mod tests {
 
     /// A controller whose clock shows noon, and an API server whose clock shows something else.
     struct Bench {
-        shared: Arc<Shared>,
+        kept_time: KeptTime,
         cluster: Embedded,
         api: Api,
         registry: Registry,
@@ -504,7 +520,7 @@ mod tests {
             let clock = Clock::starting_at(noon());
             let metrics = EventMetrics::register(&registry).unwrap();
             let (recorder, events) = Recorder::new("test", metrics, clock.clone());
-            let shared = Arc::new(Shared::new(clock, Compat::None, recorder.clone()));
+            let kept_time = KeptTime::starting_by(clock);
             let cluster = Embedded::new(Clock::starting_at(at(server)), Options::default());
             let metrics = crate::cluster::Metrics::register(&registry).unwrap();
             let api = Api::new(cluster.client(), metrics);
@@ -513,20 +529,20 @@ mod tests {
             let readiness = Readiness::default();
             skew.beside(&readiness);
             let (skew, step) = (Some(skew), Arc::default());
-            Self { shared, cluster, api, registry, readiness, events, skew, step }
+            Self { kept_time, cluster, api, registry, readiness, events, skew, step }
         }
 
         /// The machine's clock: it began at noon and goes right but for its steps.
         fn wall(&self) -> impl Fn() -> Timestamp + use<> {
             let step = Arc::clone(&self.step);
-            let clock = Clock::starting_at(self.shared.clock.now());
+            let clock = Clock::starting_at(self.kept_time.facts.clock.now());
             move || clock.now() + SignedDuration::from_secs(step.load(Ordering::Relaxed))
         }
 
         async fn align(&mut self) -> Option<SignedDuration> {
             let wall = self.wall();
             let mut skew = self.skew.take().unwrap();
-            let held_back = align(&self.shared, &self.api, &mut skew, wall).await;
+            let held_back = align(&self.kept_time, &self.api, &mut skew, wall).await;
             self.skew = Some(skew);
             held_back
         }
@@ -534,7 +550,7 @@ mod tests {
         /// How far the time that is kept is ahead of the server's, in seconds.
         fn ahead(&self) -> i64 {
             let server = self.cluster.store().clock().now();
-            self.shared.clock.now().duration_since(server).as_secs()
+            self.kept_time.facts.clock.now().duration_since(server).as_secs()
         }
 
         /// Whether the gauge shows so many seconds; a `Date` is cut off.
@@ -549,7 +565,7 @@ mod tests {
     async fn one_answer_that_is_an_hour_ahead_moves_no_deadline_and_is_reported() {
         let mut bench = Bench::new("12:00:00");
         let (wall, skew) = (bench.wall(), bench.skew.take().unwrap());
-        let watch = run(Arc::clone(&bench.shared), bench.api.clone(), NOT_HELD_BACK, skew, wall);
+        let watch = run(bench.kept_time.clone(), bench.api.clone(), NOT_HELD_BACK, skew, wall);
         let watch = tokio::spawn(watch);
         let truth = bench.cluster.store().clock().clone();
         tokio::time::sleep(Duration::from_secs(55)).await;
@@ -562,7 +578,7 @@ mod tests {
         tokio::time::sleep(Duration::from_secs(70)).await;
         assert!(bench.ahead() == 0 && bench.shows(0.0));
         assert!(bench.readiness.notes().is_empty());
-        assert_eq!(bench.shared.clock.now(), at("12:02:15"));
+        assert_eq!(bench.kept_time.facts.clock.now(), at("12:02:15"));
         watch.abort();
     }
 
@@ -571,7 +587,7 @@ mod tests {
         let mut bench = Bench::new("13:00:00");
         bench.cluster.faults().set_down(true);
         let (wall, skew) = (bench.wall(), bench.skew.take().unwrap());
-        let watch = run(Arc::clone(&bench.shared), bench.api.clone(), None, skew, wall);
+        let watch = run(bench.kept_time.clone(), bench.api.clone(), None, skew, wall);
         let watch = tokio::spawn(watch);
         tokio::time::sleep(Duration::from_secs(20)).await;
         bench.step.store(3600, Ordering::Relaxed);
@@ -592,7 +608,7 @@ mod tests {
         bench.step.store(3600, Ordering::Relaxed);
         let held_back = bench.align().await;
         let skew = bench.skew.take().unwrap();
-        let watch = run(Arc::clone(&bench.shared), bench.api.clone(), held_back, skew, wall);
+        let watch = run(bench.kept_time.clone(), bench.api.clone(), held_back, skew, wall);
         let watch = tokio::spawn(watch);
         tokio::time::sleep(Duration::from_secs(3)).await;
         assert_eq!(bench.ahead(), 0);
@@ -606,9 +622,9 @@ mod tests {
         assert!(held_back.is_some());
         let (wall, skew) = (bench.wall(), bench.skew.take().unwrap());
         let watch =
-            tokio::spawn(run(Arc::clone(&bench.shared), bench.api.clone(), held_back, skew, wall));
+            tokio::spawn(run(bench.kept_time.clone(), bench.api.clone(), held_back, skew, wall));
         tokio::time::sleep(Duration::from_mins(90)).await;
-        assert_eq!(bench.shared.clock.now(), at("13:30:00"));
+        assert_eq!(bench.kept_time.facts.clock.now(), at("13:30:00"));
         assert!(bench.shows(-3600.0));
         assert_eq!(bench.events.take_messages().len(), 1, "it is said once");
         watch.abort();
@@ -626,7 +642,7 @@ mod tests {
         truth.set(truth.now() - SignedDuration::from_secs(100));
         let skew = bench.skew.take().unwrap();
         let watch =
-            tokio::spawn(run(Arc::clone(&bench.shared), bench.api.clone(), held_back, skew, wall));
+            tokio::spawn(run(bench.kept_time.clone(), bench.api.clone(), held_back, skew, wall));
         tokio::time::sleep(Duration::from_secs(200)).await;
         assert_eq!(bench.ahead(), 100, "too few agree");
         tokio::time::sleep(Duration::from_secs(150)).await;
@@ -639,7 +655,7 @@ mod tests {
         let mut bench = Bench::new("12:00:00");
         let (wall, skew) = (bench.wall(), bench.skew.take().unwrap());
         let watch = tokio::spawn(run(
-            Arc::clone(&bench.shared),
+            bench.kept_time.clone(),
             bench.api.clone(),
             NOT_HELD_BACK,
             skew,
@@ -666,12 +682,12 @@ mod tests {
         let wall = bench.wall();
         let held_back = bench.align().await;
         assert!(held_back.is_some());
-        assert_eq!(bench.shared.clock.now(), at("12:00:00"));
+        assert_eq!(bench.kept_time.facts.clock.now(), at("12:00:00"));
         let skew = bench.skew.take().unwrap();
         let watch =
-            tokio::spawn(run(Arc::clone(&bench.shared), bench.api.clone(), held_back, skew, wall));
+            tokio::spawn(run(bench.kept_time.clone(), bench.api.clone(), held_back, skew, wall));
         tokio::time::sleep(Duration::from_mins(30)).await;
-        assert_eq!(bench.shared.clock.now(), at("12:30:00"));
+        assert_eq!(bench.kept_time.facts.clock.now(), at("12:30:00"));
         assert_eq!(bench.events.take_messages().len(), 1, "it is reported");
         watch.abort();
     }
@@ -685,10 +701,10 @@ mod tests {
         let begin = Instant::now();
         let skew = bench.skew.take().unwrap();
         let watch =
-            tokio::spawn(run(Arc::clone(&bench.shared), bench.api.clone(), held_back, skew, wall));
+            tokio::spawn(run(bench.kept_time.clone(), bench.api.clone(), held_back, skew, wall));
         let truth = bench.cluster.store().clock().clone();
         tokio::time::sleep(Duration::from_secs(90)).await;
-        take_node(&bench.shared, node("n1").tainted(taint("k", "")), Source::Watch);
+        bench.kept_time.facts.store_node(node("n1").tainted(taint("k", "")), Source::Watch, false);
         // From now on every other answer tells the right time: no answers of some minutes agree.
         for at_truth in [true, false].repeat(4) {
             let hour = SignedDuration::from_hours(1);
@@ -696,8 +712,8 @@ mod tests {
             tokio::time::sleep(Duration::from_secs(60)).await;
         }
         assert!(begin.elapsed() < Duration::from_mins(10));
-        assert_eq!(bench.shared.clock.now(), noon() + SignedDuration::from_secs(570));
-        let (_, anchors) = bench.shared.view.node_alone(&"n1".into()).unwrap();
+        assert_eq!(bench.kept_time.facts.clock.now(), noon() + SignedDuration::from_secs(570));
+        let (_, anchors) = bench.kept_time.facts.view.node_alone(&"n1".into()).unwrap();
         let since = anchors.first_seen[0].since.written();
         assert_eq!(
             since,
@@ -715,7 +731,7 @@ mod tests {
         assert!(held_back.is_some());
         let skew = bench.skew.take().unwrap();
         let watch =
-            tokio::spawn(run(Arc::clone(&bench.shared), bench.api.clone(), held_back, skew, wall));
+            tokio::spawn(run(bench.kept_time.clone(), bench.api.clone(), held_back, skew, wall));
         tokio::time::sleep(Duration::from_mins(60)).await;
         assert_eq!(bench.ahead(), 0);
         watch.abort();

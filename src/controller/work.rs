@@ -9,15 +9,16 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::drain::{self, DrainReconciler};
+use super::due::take_due;
 use super::failure::{Failed, ended};
 use super::handler::Decider;
 use super::recheck::NewestFacts;
-use super::records;
+use super::records::RecordLane;
 use super::requests::{ApiRequests, ByEvents};
 use super::state::Shared;
-use super::timers::take_due;
 use crate::cluster::{Api, WriteGate};
 use crate::evict::{self, Evictor};
+use crate::informer::WorkQueues;
 use crate::leader::Term;
 use crate::pipeline::{Panics, Pipeline, Runner, SHARDS, work_inline};
 
@@ -51,16 +52,16 @@ impl Hands {
     /// Handles what is queued until `stop`.
     async fn work(
         self,
-        shared: &Arc<Shared>,
+        queues: &WorkQueues,
         decider: &Arc<Decider>,
         stop: &CancellationToken,
     ) -> Result<(), Failed> {
         if self == Self::Inline {
-            let work = work_inline(&shared.nodes, &shared.pods, &**decider);
+            let work = work_inline(&queues.nodes, &queues.pods, &**decider);
             stop.run_until_cancelled(work).await;
             return Ok(());
         }
-        let pipeline = Pipeline::start(&shared.nodes, &shared.pods, decider, &Handle::current())
+        let pipeline = Pipeline::start(&queues.nodes, &queues.pods, decider, &Handle::current())
             .map_err(Failed::Threads)?;
         tokio::select! {
             biased;
@@ -115,32 +116,39 @@ impl Work {
         stop: &CancellationToken,
     ) -> Result<(), Failed> {
         let Self { shared, api, evictor, listed, hands, .. } = self;
+        let Shared { facts, queues, schedule, .. } = &**shared;
         let over = stop.child_token();
         shared.lead();
-        let decider = Arc::new(Decider { shared: Arc::clone(shared) });
+        let decider = Arc::new(shared.decider());
         let mut tasks = JoinSet::new();
         for shard in 0..SHARDS {
-            tasks.spawn(take_due(Arc::clone(shared), shard, over.clone()));
+            let (queues, schedule) = (Arc::clone(queues), Arc::clone(schedule));
+            tasks.spawn(take_due(queues, schedule, shard, over.clone()));
         }
-        let (evictor, origin) = (Arc::clone(evictor), Arc::clone(shared));
-        let queue = Arc::clone(&shared.evictions);
+        let (evictor, origin) = (Arc::clone(evictor), Arc::clone(schedule));
+        let queue = Arc::clone(&schedule.due);
         tasks.spawn(evict::hand_out(queue, origin, evictor, runner.clone(), over.clone()));
         if let Some(drains) = &shared.drains {
-            let (shared, drains) = (Arc::clone(shared), Arc::clone(drains));
+            let (facts, schedule) = (Arc::clone(facts), Arc::clone(schedule));
+            let drains = Arc::clone(drains);
             // Names of sessions must not come again in a later term.
             let seed = self.seed.wrapping_add(u128::from(number) << 64);
-            let reconciler = DrainReconciler::new(shared, drains, api.clone(), seed);
+            let reconciler = DrainReconciler::new(facts, schedule, drains, api.clone(), seed);
             tasks.spawn(drain::run(reconciler, listed.clone(), over.clone(), runner.clone()));
         }
         let pods_listed = listed[1].clone();
-        let (shared_by_lane, api) = (Arc::clone(shared), api.clone());
-        let records = records::run(shared_by_lane, api, pods_listed, over.clone(), runner.clone());
-        tasks.spawn(records);
+        let lane = RecordLane {
+            facts: Arc::clone(facts),
+            queue: Arc::clone(&shared.records),
+            recorder: shared.recorder.clone(),
+            api: api.clone(),
+        };
+        tasks.spawn(lane.run(pods_listed, over.clone(), runner.clone()));
         {
             let work = async {
                 tokio::select! {
                     biased;
-                    worked = hands.work(shared, &decider, &over) => worked,
+                    worked = hands.work(queues, &decider, &over) => worked,
                     failed = ended_early(&mut tasks, &over) => Err(failed),
                 }
             };
@@ -149,7 +157,7 @@ impl Work {
                 biased;
                 worked = &mut work => worked,
                 () = term.lost() => {
-                    shared.stand_by();
+                    queues.stand_by();
                     over.cancel();
                     work.await
                 }

@@ -10,6 +10,7 @@
 //! afresh when its pause is over.
 //!
 //! - [`Eviction`]: the pod, the [`Cause`], and by it the [`Method`]: what is asked of the API server.
+//! - [`Schedule`]: counts down, cancels, takes an eviction back for its next try.
 //! - [`Queue`]: waits its turn; [`hand_out`] is the loop that gives it to the evictor.
 //! - [`Hold`]: holds due evictions back: a limit, a breaker, a pause is one file each.
 //! - [`Window`]: how many are evicted at the same time.
@@ -29,6 +30,7 @@ mod hold;
 mod metrics;
 mod queue;
 mod recheck;
+mod schedule;
 mod window;
 
 pub use backlog::{Backlog, BacklogEntry, Retry, State};
@@ -39,4 +41,5 @@ pub use hold::{Held, Hold, Holds, Wait};
 pub use metrics::Metrics;
 pub use queue::{Origin, Queue, Standing, hand_out};
 pub use recheck::{Recheck, Spared};
+pub(crate) use schedule::Schedule;
 pub use window::Window;

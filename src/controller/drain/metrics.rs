@@ -7,8 +7,8 @@ use prometheus::proto::MetricFamily;
 use prometheus::{IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
 
 use super::Drains;
-use crate::controller::state::Shared;
 use crate::drain::{DrainPhase, Record};
+use crate::informer::Facts;
 
 /// Counters of what was done. Clones share them.
 #[derive(Clone, Debug)]
@@ -54,11 +54,11 @@ impl DrainMetrics {
     /// Registers gauges of how the nodes stand, which are read when they are scraped.
     pub(in crate::controller) fn register_gauges(
         registry: &Registry,
-        shared: &Arc<Shared>,
+        facts: &Arc<Facts>,
         drains: &Arc<Drains>,
     ) -> prometheus::Result<()> {
         registry.register(Box::new(Nodes {
-            shared: Arc::downgrade(shared),
+            facts: Arc::downgrade(facts),
             drains: Arc::clone(drains),
             phases: IntGaugeVec::new(
                 Opts::new(
@@ -98,7 +98,7 @@ impl DrainMetrics {
 
 /// Reads how the nodes stand.
 struct Nodes {
-    shared: Weak<Shared>,
+    facts: Weak<Facts>,
     drains: Arc<Drains>,
     phases: IntGaugeVec,
     waiting: IntGauge,
@@ -115,8 +115,8 @@ impl Collector for Nodes {
 
     fn collect(&self) -> Vec<MetricFamily> {
         let mut counts = [0; DrainPhase::ALL.len()];
-        if let Some(shared) = self.shared.upgrade() {
-            shared.view.each_node(|node| {
+        if let Some(facts) = self.facts.upgrade() {
+            facts.view.each_node(|node| {
                 if let Some(record) = node.drain_facts.as_deref().and_then(Record::of) {
                     counts[record.phase as usize] += 1;
                 }

@@ -18,8 +18,9 @@ use restraint::Restraints;
 use super::{Drains, evicts};
 use crate::backoff::Backoff;
 use crate::cluster::{Api, OwnerLookup, RequestError, StoredNode};
-use crate::controller::state::Shared;
 use crate::drain::{Action, Change, PodPlan, Policy, Step};
+use crate::evict::Schedule;
+use crate::informer::Facts;
 use crate::model::{Budget, Node, NodeName};
 use crate::pipeline::{Fired, Outcome, Runner};
 
@@ -42,7 +43,8 @@ const BACKOFF: Backoff =
 /// Carries out steps of drains. Clones share everything.
 #[derive(Clone)]
 pub(in crate::controller) struct DrainReconciler {
-    shared: Arc<Shared>,
+    facts: Arc<Facts>,
+    schedule: Arc<Schedule>,
     drains: Arc<Drains>,
     api: Api,
     owners: Arc<OwnerLookup>,
@@ -124,7 +126,8 @@ pub(in crate::controller) async fn run(
 impl DrainReconciler {
     /// One whose jitter and sessions are a function of `seed`.
     pub(in crate::controller) fn new(
-        shared: Arc<Shared>,
+        facts: Arc<Facts>,
+        schedule: Arc<Schedule>,
         drains: Arc<Drains>,
         api: Api,
         seed: u128,
@@ -137,7 +140,8 @@ impl DrainReconciler {
         let retry_states = Arc::new(DashMap::with_hasher(RandomState::with_seeds(a, b, c, d)));
         let sessions = Arc::new(Mutex::new(sessions));
         Self {
-            shared,
+            facts,
+            schedule,
             drains,
             api,
             owners,
@@ -184,14 +188,14 @@ impl DrainReconciler {
     }
 
     async fn steps(&self, name: &NodeName, tries: u32) -> Result<StepResult, RequestError> {
-        let Some((known, _)) = self.shared.view.node_alone(name) else {
+        let Some((known, _)) = self.facts.view.node_alone(name) else {
             self.retry_states.remove(name);
             self.restraints.remove(name);
             self.pod_plans.remove(name);
             return Ok(StepResult::Done);
         };
         // By what is known nothing may be requested at all: most nodes that wait for a cap end here.
-        match self.drains.step(&known, self.shared.clock.now()) {
+        match self.drains.step(&known, self.facts.clock.now()) {
             Step::Rest | Step::Wait(_) => {
                 self.drains.node_budget.lock().withdraw(name);
                 return Ok(StepResult::Done);
@@ -216,11 +220,11 @@ impl DrainReconciler {
             return Ok(StepResult::Done);
         };
         for _ in 0..IN_A_ROW {
-            self.shared.see_node(&mut stored.node);
-            self.drains.settle(&stored.node, self.shared.clock.now());
-            let step = self.drains.step(&stored.node, self.shared.clock.now());
+            self.facts.see_node(&mut stored.node);
+            self.drains.settle(&stored.node, self.facts.clock.now());
+            let step = self.drains.step(&stored.node, self.facts.clock.now());
             if !evicts(&step) {
-                self.shared.cancel_all_for_drain(name);
+                self.schedule.cancel_all_for_drain(name);
             }
             let Step::Action(action) = step else {
                 let mut node_budget = self.drains.node_budget.lock();
@@ -274,7 +278,7 @@ impl DrainReconciler {
                         && let Ok(Some(stored)) =
                             self.api.stored_node(name, &self.drains.watched).await
                     {
-                        self.drains.settle(&stored.node, self.shared.clock.now());
+                        self.drains.settle(&stored.node, self.facts.clock.now());
                     }
                     self.drains.reporter.step_failed(&stored.node, what, &error, tries);
                     return Err(error);
@@ -298,7 +302,7 @@ impl DrainReconciler {
         if drain_facts.unschedulable {
             return true;
         }
-        let now = self.shared.clock.now();
+        let now = self.facts.clock.now();
         let granted = self.drains.node_budget.lock().grant(
             &node.name,
             drain_facts.autoscaler,

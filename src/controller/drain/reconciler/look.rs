@@ -38,7 +38,7 @@ impl DrainReconciler {
             && record.cordon == Cordon::Ours
             && let Some(drain_facts) = stored.node.drain_facts.as_deref()
         {
-            self.shared.cancel_all_for_drain(&stored.node.name);
+            self.schedule.cancel_all_for_drain(&stored.node.name);
             return self.write(stored, given_back(record, drain_facts)).await;
         }
         if record.why.as_deref() == Some(&*why) && record.phase == DrainPhase::Cordoned {

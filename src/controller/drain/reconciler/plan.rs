@@ -96,11 +96,11 @@ impl DrainReconciler {
     }
 
     fn slot(&self, name: &NodeName, policy: &Policy) -> Timestamp {
-        let slot = self.drains.node_budget.lock().slot(name, policy, self.shared.clock.now());
+        let slot = self.drains.node_budget.lock().slot(name, policy, self.facts.clock.now());
         second_from(slot)
     }
 
     pub(super) fn after(&self, pause: Duration) -> Timestamp {
-        later(self.shared.clock.now(), pause)
+        later(self.facts.clock.now(), pause)
     }
 }

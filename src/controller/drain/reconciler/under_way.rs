@@ -38,7 +38,7 @@ impl DrainReconciler {
         if !vetoes.is_empty() {
             return self.hold(stored, policy, record, &vetoes).await;
         }
-        let now = second_of(self.shared.clock.now());
+        let now = second_of(self.facts.clock.now());
         let is_retry = record.phase == DrainPhase::Failed;
         if !is_retry {
             let begun = self.drains.node_budget.lock().begin(&node.name, policy, now);
@@ -53,7 +53,7 @@ impl DrainReconciler {
             scheduled: record.scheduled.filter(|_| !is_retry).or(Some(now)),
             started: Some(now),
             deadline: Some(later(
-                second_from(self.shared.clock.now()),
+                second_from(self.facts.clock.now()),
                 policy.time_for(pod_plan.longest_grace()),
             )),
             ended: None,
@@ -94,14 +94,14 @@ impl DrainReconciler {
         let pods = self.api.list_pods_on(&node.name).await?;
         let mut pod_plan = self.sorted(pods, policy, &[]).await;
         pod_plan.leave_later(started);
-        let now = self.shared.clock.now();
-        let mut evictions = self.shared.backlog.on(&node.name, CauseKind::Drain);
+        let now = self.facts.clock.now();
+        let mut evictions = self.schedule.backlog.on(&node.name, CauseKind::Drain);
         evictions.retain(|eviction| {
             // Somebody may have protected it since.
             let uid = eviction.pod.uid;
             let goes = pod_plan.still_to_go().iter().any(|pod| pod.reference.uid == uid);
             if !goes {
-                self.shared.cancel_for_drain(&node.name, uid);
+                self.schedule.cancel_for_drain(&node.name, uid);
             }
             goes
         });
@@ -130,19 +130,19 @@ impl DrainReconciler {
         let graces: AHashMap<_, _> =
             pod_plan.go.iter().map(|pod| (pod.reference.uid, capped(pod))).collect();
         // One that the view does not know yet could not be followed. It is there at the next look.
-        let is_known = |pod: &PodRef| self.shared.view.pod(&pod.node, pod.uid).is_some();
+        let is_known = |pod: &PodRef| self.facts.view.pod(&pod.node, pod.uid).is_some();
         let (cut, whole): (Vec<_>, Vec<_>) = sequence
             .evict
             .into_iter()
             .filter(is_known)
             .partition(|pod| graces.get(&pod.uid).copied().flatten().is_some());
-        self.shared.evict_for_drain(&whole, &within(None));
+        self.schedule.evict_for_drain(&whole, &within(None));
         if let Some(most) = policy.max_grace
             && !cut.is_empty()
         {
             let seconds = i64::try_from(most.as_secs()).unwrap_or(i64::MAX);
             self.drains.reporter.grace_cut(node, cut.len(), most);
-            self.shared.evict_for_drain(&cut, &within(Some(seconds)));
+            self.schedule.evict_for_drain(&cut, &within(Some(seconds)));
         }
         let remaining = self.remaining(&pod_plan, &evictions).await;
         self.say_who_remains(stored, record, &remaining).await
@@ -168,13 +168,13 @@ impl DrainReconciler {
     }
 
     fn retry_released(&self, pod_plan: &PodPlan, evictions: &[BacklogEntry], budgets: &[Budget]) {
-        let now = self.shared.clock.now();
+        let now = self.facts.clock.now();
         for waiting in evictions.iter().filter(|entry| entry.waits_for_budget(now)) {
             let uid = waiting.pod.uid;
             let pod = pod_plan.go.iter().find(|pod| pod.reference.uid == uid);
             if pod.is_some_and(|pod| budget_blocker(pod, budgets).is_none()) {
                 debug!(pod = %waiting.pod, "no disruption budget blocks the pod any more");
-                self.shared.retry_at_once(waiting);
+                self.schedule.retry_at_once(waiting);
             }
         }
     }
@@ -229,7 +229,7 @@ impl DrainReconciler {
             phase: DrainPhase::Drained,
             forced: false,
             overran: false,
-            ended: Some(second_of(self.shared.clock.now())),
+            ended: Some(second_of(self.facts.clock.now())),
             next: None,
             why: left.clone(),
             ..record
@@ -262,14 +262,15 @@ impl DrainReconciler {
         if pod_plan.is_drained() {
             return self.finish(stored, policy, record, &pod_plan).await;
         }
-        let now = second_of(self.shared.clock.now());
+        let now = second_of(self.facts.clock.now());
         if let Some(record) = self.extended(node, &record, now) {
             let result = self.write(stored, Change::note(record.clone())).await?;
             self.drains.node_budget.lock().begun_again(&record);
             return Ok(result);
         }
-        let remaining =
-            self.remaining(&pod_plan, &self.shared.backlog.on(&node.name, CauseKind::Drain)).await;
+        let remaining = self
+            .remaining(&pod_plan, &self.schedule.backlog.on(&node.name, CauseKind::Drain))
+            .await;
         let left = brief(&left(&pod_plan, &remaining));
         if policy.at_deadline == AtDeadline::DeleteRest && !record.forced {
             warn!(node = %node.name, %left, "the drain's deadline has passed; deleting the remaining pods");
@@ -284,14 +285,13 @@ impl DrainReconciler {
             };
             return self.write(stored, Change::note(record)).await;
         }
-        self.shared.cancel_all_for_drain(&node.name);
+        self.schedule.cancel_all_for_drain(&node.name);
         let lifts = policy.at_deadline == AtDeadline::Uncordon && record.cordon == Cordon::Ours;
         let failures = record.failures.saturating_add(1);
         let retry = Backoff { first: policy.retry.first, most: policy.retry.most };
         let who = self.retry_states.hasher().hash_one(&node.name);
-        let next = (failures < policy.retry.attempts).then(|| {
-            second_from(later(self.shared.clock.now(), retry.pause(failures, who.into())))
-        });
+        let next = (failures < policy.retry.attempts)
+            .then(|| second_from(later(self.facts.clock.now(), retry.pause(failures, who.into()))));
         let record = Record {
             phase: DrainPhase::Failed,
             cordon: if lifts { Cordon::Lifted } else { record.cordon },

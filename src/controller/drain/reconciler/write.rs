@@ -42,7 +42,7 @@ impl DrainReconciler {
         patch: &NodeDrainPatch,
     ) -> Result<StoredNode, RequestError> {
         let (now, watched, unstored) =
-            (self.shared.clock.now(), &self.drains.watched, &self.drains.unstored);
+            (self.facts.clock.now(), &self.drains.watched, &self.drains.unstored);
         let (node, name) = (&stored.node, &stored.node.name);
         let wanted = wanted(node, patch);
         let cause = if unstored.again(name).is_some_and(|again| again > now) {
@@ -97,7 +97,7 @@ impl DrainReconciler {
         message: &str,
     ) -> Result<StepResult, RequestError> {
         let (now, watched, unstored) =
-            (self.shared.clock.now(), &self.drains.watched, &self.drains.unstored);
+            (self.facts.clock.now(), &self.drains.watched, &self.drains.unstored);
         let (written, cause) =
             match self.api.mark_scheduled(stored, scheduled, message, now, watched).await {
                 Ok(written) if is_marked(&written.node, scheduled) => {
@@ -120,14 +120,14 @@ impl DrainReconciler {
         let is_asked = |node: &Node| {
             node.drain_facts.as_deref().is_some_and(|drain_facts| drain_facts.retry_asked)
         };
-        let recalled = self.drains.unstored.recall(&stored.node, self.shared.clock.now());
+        let recalled = self.drains.unstored.recall(&stored.node, self.facts.clock.now());
         is_asked(&stored.node) && recalled.is_some_and(|recalled| !is_asked(&recalled))
     }
 
     /// The node's drain facts as they are stored, but with the record that it should have.
     fn known(&self, stored: &StoredNode) -> Option<NodeDrainFacts> {
         let mut known = stored.node.drain_facts.as_deref()?.clone();
-        let recalled = self.drains.unstored.recall(&stored.node, self.shared.clock.now());
+        let recalled = self.drains.unstored.recall(&stored.node, self.facts.clock.now());
         if let Some(recalled) = recalled.as_ref().and_then(|node| node.drain_facts.as_deref()) {
             known.record.clone_from(&recalled.record);
         }
@@ -136,7 +136,7 @@ impl DrainReconciler {
 
     /// All taints that the node is to have, if those change: ours comes and goes with our cordon.
     pub(super) fn taints(&self, stored: &StoredNode, change: &mut Change) -> Option<Vec<Value>> {
-        let now = self.shared.clock.now();
+        let now = self.facts.clock.now();
         let known = self.known(stored);
         let record = known.and_then(|known| Record::believed(&known, &self.drains.policies, now));
         let had = record.and_then(|record| record.taint);

@@ -8,6 +8,7 @@ use prometheus::Registry;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use super::*;
 use crate::clock::Clock;
@@ -15,18 +16,18 @@ use crate::cluster::watch::Source;
 use crate::cluster::{self, Api};
 use crate::config::Compat;
 use crate::controller::drain::DrainMetrics;
-use crate::controller::handler::Decider;
-use crate::controller::ingest;
-use crate::controller::recheck::NewestFacts;
 use crate::controller::requests::{ApiRequests, ByEvents};
-use crate::controller::state::PodKey;
+use crate::controller::state::Shared;
 use crate::drain::build::policy;
 use crate::drain::{Claim, Cordon, DrainPhase, Record};
-use crate::evict::{self, Evictor, Hold, Holds, Queue, State, Wait, Window};
+use crate::evict::{
+    self, Cause, CauseKind, DrainEviction, Evictor, Hold, Holds, Key, State, Wait, Window,
+};
+use crate::informer::{NodeKey, PodKey};
 use crate::model::build::{at, noon, uid};
-use crate::model::{NodeDrainFacts, Verdict};
+use crate::model::{NodeDrainFacts, NodeName, PodRef, Verdict};
 use crate::observe::{EventLane, EventMetrics, Recorder};
-use crate::pipeline::{Handler, Runner};
+use crate::pipeline::{Handler, Runner, TimedQueue, shard_of};
 use crate::sim::embedded::{Embedded, Fault, Options, Resource, Rule, Verb};
 
 struct Bench {
@@ -86,24 +87,29 @@ async fn held_by(holds: Vec<Box<dyn Hold>>, changed: Arc<Notify>) -> Bench {
     let shared = shared.draining_by(policies, DrainMetrics::register(&registry).unwrap());
     let mut shared = shared;
     let holds = Holds::new(holds, changed);
-    shared.evictions = Arc::new(Queue::new(Arc::clone(&shared.backlog), holds));
+    shared.schedule = Arc::new(Schedule::new(clock.clone(), Arc::clone(&shared.queues), holds));
     let shared = Arc::new(shared);
     shared.lead();
     let drains = shared.drains.as_ref().unwrap();
     let requests = ApiRequests { api: api.clone(), watched: Some(Arc::clone(&drains.watched)) };
     let evictor = Arc::new(Evictor::new(
-        NewestFacts { shared: Arc::clone(&shared) },
+        shared.newest_facts(),
         requests,
         ByEvents(recorder),
-        Arc::clone(&shared.backlog),
-        evict::Metrics::register(&registry, &shared.backlog).unwrap(),
+        Arc::clone(&shared.schedule.backlog),
+        evict::Metrics::register(&registry, &shared.schedule.backlog).unwrap(),
         clock,
         Arc::new(Window::default()),
     ));
     let stop = CancellationToken::new();
     let mut tasks = JoinSet::new();
-    tasks.spawn(take_due(Arc::clone(&shared), shard_of("n1"), stop.clone()));
-    let (queue, origin) = (Arc::clone(&shared.evictions), Arc::clone(&shared));
+    tasks.spawn(take_due(
+        Arc::clone(&shared.queues),
+        Arc::clone(&shared.schedule),
+        shard_of("n1"),
+        stop.clone(),
+    ));
+    let (queue, origin) = (Arc::clone(&shared.schedule.due), Arc::clone(&shared.schedule));
     tasks.spawn(evict::hand_out(queue, origin, evictor, Runner::alone(), stop));
     let bench = Bench { cluster, api, shared, events, _tasks: tasks };
     bench.see_node().await;
@@ -131,14 +137,14 @@ impl Bench {
     async fn see_node(&self) {
         let watched = &self.shared.drains.as_ref().unwrap().watched;
         let stored = self.api.stored_node(&node_name(), watched).await.unwrap().unwrap();
-        ingest::take_node(&self.shared, stored.node, Source::Watch);
+        self.shared.ingest().take_node(stored.node, Source::Watch);
     }
 
     /// Has the view catch up with a pod.
     async fn see(&self, pod: &PodRef) {
         match self.api.pod(pod).await.unwrap() {
-            Some(facts) => ingest::take_pod(&self.shared, facts),
-            None => ingest::drop_pod(&self.shared, &pod.node, pod.uid),
+            Some(facts) => self.shared.ingest().take_pod(facts),
+            None => self.shared.ingest().drop_pod(&pod.node, pod.uid),
         }
     }
 
@@ -178,18 +184,18 @@ impl Bench {
     }
 
     fn state(&self, pod: &PodRef) -> Option<State> {
-        self.shared.backlog.get(pod, CauseKind::Drain).map(|entry| entry.state)
+        self.shared.schedule.backlog.get(pod, CauseKind::Drain).map(|entry| entry.state)
     }
 
-    fn timers(&self) -> &EvictionTimers {
-        &self.shared.timers_of(&node_name()).evictions
+    fn timers(&self) -> &TimedQueue<Key, (PodRef, Cause)> {
+        self.shared.schedule.timers_of(&node_name())
     }
 
     fn node_is_queued(&self) -> bool {
-        let queued = !self.shared.nodes.is_empty();
+        let queued = !self.shared.queues.nodes.is_empty();
         if queued {
-            let key = self.shared.nodes.get().unwrap();
-            self.shared.nodes.done(&key);
+            let key = self.shared.queues.nodes.get().unwrap();
+            self.shared.queues.nodes.done(&key);
         }
         queued
     }
@@ -204,7 +210,7 @@ async fn pods_go_in_the_order_that_the_drain_gives_and_the_node_is_looked_at_whe
     let mut bench = bench().await;
     let (a, b) = (bench.pod("a").await, bench.pod("b").await);
     let bystander = bench.pod("c").await;
-    bench.shared.evict_for_drain(&[b.clone(), a.clone()], &drain());
+    bench.shared.schedule.evict_for_drain(&[b.clone(), a.clone()], &drain());
     seconds(1).await;
     let version = |name: &str| -> u64 {
         bench.stored(name)["metadata"]["resourceVersion"].as_str().unwrap().parse().unwrap()
@@ -215,7 +221,7 @@ async fn pods_go_in_the_order_that_the_drain_gives_and_the_node_is_looked_at_whe
     assert_eq!(bench.state(&bystander), None);
 
     bench.node_is_queued();
-    let decider = Decider { shared: Arc::clone(&bench.shared) };
+    let decider = bench.shared.decider();
     let client: kube::Api<k8s_openapi::api::core::v1::Pod> =
         kube::Api::namespaced(bench.cluster.client(), "default");
     client.delete("a", &kube::api::DeleteParams::default().grace_period(0)).await.unwrap();
@@ -233,7 +239,7 @@ async fn a_pod_that_its_budget_holds_back_goes_when_the_budget_has_room() {
     let mut bench = bench().await;
     let (a, b) = (bench.pod("a").await, bench.pod("b").await);
     bench.budget(1);
-    bench.shared.evict_for_drain(&[a.clone(), b.clone()], &drain());
+    bench.shared.schedule.evict_for_drain(&[a.clone(), b.clone()], &drain());
     seconds(100).await;
     assert!(bench.is_going("a") && !bench.is_going("b"));
     assert_eq!(bench.state(&b), Some(State::Blocked));
@@ -244,7 +250,7 @@ async fn a_pod_that_its_budget_holds_back_goes_when_the_budget_has_room() {
     let key = Key { uid: b.uid, kind: CauseKind::Drain };
     let next = || bench.timers().get(&key).unwrap().due;
     let before = next();
-    bench.shared.evict_for_drain(&[a, b.clone()], &drain());
+    bench.shared.schedule.evict_for_drain(&[a, b.clone()], &drain());
     assert_eq!(next(), before, "the same drain does not cut its pause short");
     assert!(before > Instant::now());
     bench.free_budget().await;
@@ -263,9 +269,9 @@ async fn pods_whose_evictions_are_not_answered_do_not_hold_up_the_others() {
         stuck.push(bench.pod(&name).await);
     }
     let pod = bench.pod("a").await;
-    bench.shared.evict_for_drain(&stuck, &drain());
+    bench.shared.schedule.evict_for_drain(&stuck, &drain());
     seconds(1).await;
-    bench.shared.evict_for_drain(&[pod], &drain());
+    bench.shared.schedule.evict_for_drain(&[pod], &drain());
     seconds(1).await;
     assert!(!bench.is_going("a"), "all places are taken");
     seconds(12).await;
@@ -278,14 +284,14 @@ async fn a_cancelled_eviction_is_not_carried_out_even_if_it_waits() {
     let bench = bench().await;
     let a = bench.pod("a").await;
     bench.budget(0);
-    bench.shared.evict_for_drain(std::slice::from_ref(&a), &drain());
+    bench.shared.schedule.evict_for_drain(std::slice::from_ref(&a), &drain());
     seconds(1).await;
     assert_eq!(bench.state(&a), Some(State::Blocked));
-    bench.shared.cancel_all_for_drain(&node_name());
+    bench.shared.schedule.cancel_all_for_drain(&node_name());
     bench.free_budget().await;
     seconds(300).await;
     assert!(!bench.is_going("a"));
-    assert!(bench.shared.backlog.is_empty());
+    assert!(bench.shared.schedule.backlog.is_empty());
 }
 
 #[tokio::test(start_paused = true)]
@@ -295,10 +301,10 @@ async fn a_drain_that_is_over_by_the_node_itself_evicts_nobody() {
         let a = bench.pod("a").await;
         bench.change_node(phase).await;
         bench.node_is_queued();
-        bench.shared.evict_for_drain(std::slice::from_ref(&a), &drain());
+        bench.shared.schedule.evict_for_drain(std::slice::from_ref(&a), &drain());
         seconds(1).await;
         assert!(!bench.is_going("a"), "{phase}");
-        assert!(bench.shared.backlog.is_empty() && bench.node_is_queued());
+        assert!(bench.shared.schedule.backlog.is_empty() && bench.node_is_queued());
     }
 }
 
@@ -311,10 +317,10 @@ async fn an_eviction_of_another_session_or_past_its_deadline_evicts_nobody() {
     for drain in drains {
         let bench = bench().await;
         let a = bench.pod("a").await;
-        bench.shared.evict_for_drain(std::slice::from_ref(&a), &Arc::new(drain));
+        bench.shared.schedule.evict_for_drain(std::slice::from_ref(&a), &Arc::new(drain));
         seconds(1).await;
         assert!(!bench.is_going("a"));
-        assert!(bench.shared.backlog.is_empty());
+        assert!(bench.shared.schedule.backlog.is_empty());
     }
 }
 
@@ -323,11 +329,11 @@ async fn the_last_resort_takes_the_place_of_an_eviction_that_is_held_back() {
     let bench = bench().await;
     let a = bench.pod("a").await;
     bench.budget(0);
-    bench.shared.evict_for_drain(std::slice::from_ref(&a), &drain());
+    bench.shared.schedule.evict_for_drain(std::slice::from_ref(&a), &drain());
     seconds(200).await;
     assert!(!bench.is_going("a"));
     let delete = Arc::new(DrainEviction { delete: true, ..(*drain()).clone() });
-    bench.shared.evict_for_drain(std::slice::from_ref(&a), &delete);
+    bench.shared.schedule.evict_for_drain(std::slice::from_ref(&a), &delete);
     seconds(1).await;
     assert!(bench.is_going("a"));
 }
@@ -339,13 +345,13 @@ async fn a_pod_may_go_for_a_taint_and_for_a_drain_at_once() {
     bench.budget(0);
     let verdict = Verdict::Keep(crate::model::Kept::NoTaints);
     let later = Instant::now() + Duration::from_secs(300);
-    bench.shared.arm(&a, Cause::Taint(verdict), later);
-    bench.shared.evict_for_drain(std::slice::from_ref(&a), &drain());
+    bench.shared.schedule.arm(&a, Cause::Taint(verdict), later);
+    bench.shared.schedule.evict_for_drain(std::slice::from_ref(&a), &drain());
     seconds(1).await;
     assert_eq!(bench.timers().len(), 2);
-    assert!(bench.shared.cancel_for_drain(&a.node, a.uid));
+    assert!(bench.shared.schedule.cancel_for_drain(&a.node, a.uid));
     assert_eq!(bench.timers().len(), 1, "the countdown of the taint goes on");
-    assert!(!bench.shared.cancel_for_drain(&a.node, uid("other")));
+    assert!(!bench.shared.schedule.cancel_for_drain(&a.node, uid("other")));
 }
 
 /// Holds every eviction until it is told not to; in one line for each drain and for each taint key.
@@ -395,12 +401,12 @@ impl Bench {
     }
 
     fn decide(&self) {
-        let decider = Decider { shared: Arc::clone(&self.shared) };
-        decider.node(shard_of("n1"), &crate::controller::state::NodeKey(node_name()));
+        let decider = self.shared.decider();
+        decider.node(shard_of("n1"), &NodeKey(node_name()));
     }
 
     fn held(&self, pod: &PodRef, kind: CauseKind) -> Option<String> {
-        let held = self.shared.backlog.get(pod, kind)?.held?;
+        let held = self.shared.schedule.backlog.get(pod, kind)?.held?;
         Some(held.to_string())
     }
 }
@@ -413,7 +419,7 @@ async fn a_taint_that_goes_while_its_eviction_is_held_cancels_it_at_once() {
     seconds(1).await;
     assert_eq!(bench.held(&a, CauseKind::Taint).as_deref(), Some("pause (k)"));
     bench.taint(None).await;
-    assert!(bench.timers().is_empty() && bench.shared.backlog.is_empty());
+    assert!(bench.timers().is_empty() && bench.shared.schedule.backlog.is_empty());
     let messages = bench.events.take_messages();
     assert!(messages.iter().any(|m| m.starts_with("Cancelling deletion")), "{messages:?}");
     go();
@@ -437,15 +443,15 @@ async fn an_eviction_that_is_held_for_one_taint_goes_for_another_that_nothing_ho
 async fn a_drain_that_ends_while_its_evictions_are_held_cancels_them_at_once() {
     let (bench, go) = paused().await;
     let (a, b) = (bench.pod("a").await, bench.pod("b").await);
-    bench.shared.evict_for_drain(&[a.clone(), b.clone()], &drain());
+    bench.shared.schedule.evict_for_drain(&[a.clone(), b.clone()], &drain());
     seconds(1).await;
     assert_eq!(bench.held(&a, CauseKind::Drain).as_deref(), Some("pause (s)"));
     let last = Arc::new(DrainEviction { delete: true, ..(*drain()).clone() });
-    bench.shared.evict_for_drain(std::slice::from_ref(&b), &last);
+    bench.shared.schedule.evict_for_drain(std::slice::from_ref(&b), &last);
     seconds(1).await;
     assert_eq!(bench.held(&b, CauseKind::Drain).as_deref(), Some("pause (s)"), "it is held too");
-    bench.shared.cancel_all_for_drain(&node_name());
-    assert!(bench.timers().is_empty() && bench.shared.backlog.is_empty());
+    bench.shared.schedule.cancel_all_for_drain(&node_name());
+    assert!(bench.timers().is_empty() && bench.shared.schedule.backlog.is_empty());
     go();
     seconds(300).await;
     assert!(!bench.is_going("a") && !bench.is_going("b"));
@@ -456,12 +462,12 @@ async fn of_what_was_held_when_leadership_was_lost_nothing_is_left() {
     let (bench, go) = paused().await;
     let a = bench.pod("a").await;
     bench.taint(Some("k")).await;
-    bench.shared.evict_for_drain(std::slice::from_ref(&a), &drain());
+    bench.shared.schedule.evict_for_drain(std::slice::from_ref(&a), &drain());
     seconds(1).await;
-    assert_eq!((bench.timers().len(), bench.shared.backlog.len()), (2, 2));
-    bench.shared.stand_by();
+    assert_eq!((bench.timers().len(), bench.shared.schedule.backlog.len()), (2, 2));
+    bench.shared.queues.stand_by();
     bench.shared.forget_work();
-    assert!(bench.timers().is_empty() && bench.shared.backlog.is_empty());
+    assert!(bench.timers().is_empty() && bench.shared.schedule.backlog.is_empty());
     go();
     seconds(60).await;
     assert!(!bench.is_going("a"));

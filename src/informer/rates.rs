@@ -19,7 +19,7 @@ const EACH: Duration = Duration::from_secs(1);
 
 /// The nodes that were changed lately, each with when it will have all its looks again.
 #[derive(Debug, Default)]
-pub(in crate::controller) struct Rates {
+pub(super) struct Rates {
     full_at: AHashMap<NodeName, Instant>,
     kept: usize,
 }
@@ -27,7 +27,7 @@ pub(in crate::controller) struct Rates {
 impl Rates {
     /// Takes a look at a node. If it has none left, returns after how long it is looked at all the same,
     /// which takes none: so it is looked at twice a second at the most.
-    pub(in crate::controller) fn take(&mut self, node: &NodeName) -> Option<Duration> {
+    pub(super) fn take(&mut self, node: &NodeName) -> Option<Duration> {
         let now = Instant::now();
         if self.full_at.len() >= self.kept.max(64) * 2 {
             self.full_at.retain(|_, full_at| *full_at > now);

@@ -1,96 +1,88 @@
-//! What is to be done at a certain time: evictions, and nodes that are to be decided about again.
+//! When each pod is evicted: the timed queues, and what else is known of an eviction until it is due.
 //!
-//! One pair of timed queues per shard. What is due goes to the evictions' queue or back to the node queue;
-//! here an eviction comes back with what became of it.
+//! One timed queue per shard. What is due goes to the [`Queue`]; here an eviction comes back with what became
+//! of it.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 
-use super::state::Shared;
-use crate::evict::{
-    BacklogEntry, Cause, CauseKind, DrainEviction, Eviction, Key, Origin, Outcome, Standing,
+use super::{
+    Backlog, BacklogEntry, Cause, CauseKind, DrainEviction, Eviction, Holds, Key, Origin, Outcome,
+    Queue, Standing,
 };
+use crate::clock::Clock;
+use crate::informer::WorkQueues;
 use crate::model::{NodeName, PodRef, Uid, Verdict};
-use crate::pipeline::{self, Fired, TimedQueue, Token, shard_of};
+use crate::pipeline::{self, Fired, SHARDS, TimedQueue, Token, shard_of};
 
 /// Between the pods that a drain evicts, so that they come due in the order in which they were given.
 const IN_A_ROW: Duration = Duration::from_millis(1);
 
-/// What is to be done when in one shard.
-#[derive(Debug, Default)]
-pub(super) struct Timers {
-    pub nodes: TimedQueue<NodeTimer, ()>,
-    pub evictions: EvictionTimers,
+pub(crate) type EvictionTimers = TimedQueue<Key, (PodRef, Cause)>;
+
+/// All evictions from the decision until the pod is gone.
+pub(crate) struct Schedule {
+    clock: Clock,
+    /// Takes the pods and nodes that are to be decided about again.
+    queues: Arc<WorkQueues>,
+    /// By shard.
+    pub timers: [EvictionTimers; SHARDS],
+    /// Evictions that are due and not handed out.
+    pub due: Arc<Queue<Token>>,
+    /// Evictions that are due and whose pods are not yet gone.
+    pub backlog: Arc<Backlog>,
 }
 
-pub(super) type EvictionTimers = TimedQueue<Key, (PodRef, Cause)>;
-
-/// Why a node is to be decided about again.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) enum NodeTimer {
-    /// Its own facts say so: an outage is over, something of its drain is due.
-    Decide(NodeName),
-    /// It is written to too often: its newest facts wait for their turn.
-    Noisy(NodeName),
-}
-
-impl Timers {
-    pub(super) fn clear(&self) {
-        self.nodes.clear();
-        self.evictions.clear();
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.nodes.len() + self.evictions.len()
-    }
-}
-
-/// Takes what is due in one shard, until `stop`.
-pub(super) async fn take_due(shared: Arc<Shared>, shard: usize, stop: CancellationToken) {
-    let timers = &shared.timers[shard];
-    loop {
-        tokio::select! {
-            biased;
-            () = stop.cancelled() => return,
-            Fired { key, token, .. } = timers.nodes.next() => {
-                timers.nodes.complete(&key, token, pipeline::Outcome::Done);
-                let (NodeTimer::Decide(name) | NodeTimer::Noisy(name)) = key;
-                shared.node_changed(name);
-            }
-            fired = shared.next_eviction(&timers.evictions) => {
-                let Fired { token, value: (pod, cause), due, failures, .. } = fired;
-                shared.evictions.push(Eviction { pod, cause, due }, token, failures > 0);
-            }
+impl Schedule {
+    pub(crate) fn new(clock: Clock, queues: Arc<WorkQueues>, holds: Holds) -> Self {
+        let backlog = Arc::<Backlog>::default();
+        Self {
+            clock,
+            queues,
+            timers: std::array::from_fn(|_| TimedQueue::default()),
+            due: Arc::new(Queue::new(Arc::clone(&backlog), holds)),
+            backlog,
         }
     }
-}
 
-impl Shared {
-    pub(super) fn timers_of(&self, node: &NodeName) -> &Timers {
+    pub(crate) fn timers_of(&self, node: &NodeName) -> &EvictionTimers {
         &self.timers[shard_of(node.as_str())]
     }
 
+    /// Forgets all evictions. None may be in flight any more.
+    pub(crate) fn clear(&self) {
+        self.clear_timers();
+        self.due.clear();
+        self.backlog.clear();
+    }
+
+    /// Forgets the evictions that are not yet due.
+    pub(crate) fn clear_timers(&self) {
+        for timers in &self.timers {
+            timers.clear();
+        }
+    }
+
     /// Has a pod evicted at `due` for this cause, instead of another of its kind.
-    pub(super) fn arm(&self, pod: &PodRef, cause: Cause, due: Instant) {
+    pub(crate) fn arm(&self, pod: &PodRef, cause: Cause, due: Instant) {
         let key = Key { uid: pod.uid, kind: cause.kind() };
-        self.timers_of(&pod.node).evictions.arm(key, due, (pod.clone(), cause));
+        self.timers_of(&pod.node).arm(key, due, (pod.clone(), cause));
         self.recall(key);
     }
 
     /// Cancels the eviction of a pod. True only if it counted down or was held, so that nobody reports a
     /// cancellation of what is being done already.
-    pub(super) fn disarm(&self, node: &NodeName, uid: Uid, kind: CauseKind) -> bool {
+    pub(crate) fn disarm(&self, node: &NodeName, uid: Uid, kind: CauseKind) -> bool {
         let key = Key { uid, kind };
-        let counted_down = self.timers_of(node).evictions.disarm(&key);
+        let counted_down = self.timers_of(node).disarm(&key);
         self.recall(key) || counted_down
     }
 
     /// Ends an eviction that is held, since it was cancelled or replaced.
     fn recall(&self, key: Key) -> bool {
-        let recalled = self.evictions.recall(key);
+        let recalled = self.due.recall(key);
         if let Some((eviction, token)) = &recalled {
             self.finish(eviction, *token, &Outcome::Reconsider);
         }
@@ -99,12 +91,12 @@ impl Shared {
 
     /// Has these pods of a node evicted for its drain, in this order. One that is being evicted for the same
     /// goes on; anything else takes the place of what was asked for before at once.
-    pub(super) fn evict_for_drain(&self, pods: &[PodRef], drain: &Arc<DrainEviction>) {
+    pub(crate) fn evict_for_drain(&self, pods: &[PodRef], drain: &Arc<DrainEviction>) {
         let mut due = Instant::now();
         for pod in pods {
             let cause = Cause::Drain(Arc::clone(drain));
             let key = Key { uid: pod.uid, kind: CauseKind::Drain };
-            let armed = self.timers_of(&pod.node).evictions.get(&key);
+            let armed = self.timers_of(&pod.node).get(&key);
             let is_same = armed.is_some_and(|armed| armed.value.1 == cause);
             if !is_same {
                 // What was waited for before does not hold for this one.
@@ -119,7 +111,7 @@ impl Shared {
     }
 
     /// Tries again at once to evict a pod that waits after a refusal, since what held it is gone.
-    pub(super) fn retry_at_once(&self, BacklogEntry { pod, cause, .. }: &BacklogEntry) {
+    pub(crate) fn retry_at_once(&self, BacklogEntry { pod, cause, .. }: &BacklogEntry) {
         // The pause after the refusal does not hold any more.
         if self.disarm(&pod.node, pod.uid, cause.kind()) {
             self.arm(pod, cause.clone(), Instant::now());
@@ -128,20 +120,20 @@ impl Shared {
 
     /// Cancels the eviction of a pod for its node's drain, if there is one. Its request may be on its way
     /// already.
-    pub(super) fn cancel_for_drain(&self, node: &NodeName, uid: Uid) -> bool {
+    pub(crate) fn cancel_for_drain(&self, node: &NodeName, uid: Uid) -> bool {
         self.disarm(node, uid, CauseKind::Drain);
         self.backlog.leave(node, uid, CauseKind::Drain)
     }
 
     /// Cancels all evictions for the drain of a node.
-    pub(super) fn cancel_all_for_drain(&self, node: &NodeName) {
+    pub(crate) fn cancel_all_for_drain(&self, node: &NodeName) {
         for entry in self.backlog.on(node, CauseKind::Drain) {
             self.cancel_for_drain(node, entry.pod.uid);
         }
     }
 
     /// When the work that a verdict calls for is due; `None` if it calls for none.
-    pub(super) fn due(&self, verdict: &Verdict) -> Option<Instant> {
+    pub(crate) fn due_at(&self, verdict: &Verdict) -> Option<Instant> {
         match verdict {
             Verdict::Keep(_) => None,
             Verdict::EvictNow(_) => Some(Instant::now()),
@@ -155,14 +147,14 @@ impl Shared {
     /// with what it was armed with; a new decision would count from now by `--compat upstream`.
     ///
     /// [`Clock::instant_of`]: crate::clock::Clock::instant_of
-    pub(super) async fn next_eviction(
+    pub(crate) async fn next_eviction(
         &self,
         timers: &EvictionTimers,
     ) -> Fired<Key, (PodRef, Cause)> {
         loop {
             let fired = timers.next().await;
             let early = match &fired.value.1 {
-                Cause::Taint(verdict) if !verdict.is_due(self.clock.now()) => self.due(verdict),
+                Cause::Taint(verdict) if !verdict.is_due(self.clock.now()) => self.due_at(verdict),
                 Cause::Taint(_) | Cause::Drain(_) => None,
             };
             let Some(due) = early else { return fired };
@@ -171,25 +163,22 @@ impl Shared {
         }
     }
 
-    /// Re-arms everything after the clock was set.
-    pub(super) fn rearm(&self) -> usize {
+    /// Sets the timers right after the clock was set. Returns how many there are.
+    pub(crate) fn rearm(&self) -> usize {
         let due = |(_, cause): &(PodRef, Cause)| match cause {
-            Cause::Taint(verdict) => self.due(verdict),
+            Cause::Taint(verdict) => self.due_at(verdict),
             // A pause, not a moment of the clock.
             Cause::Drain(_) => None,
         };
-        let rearm = |timers: &Timers| {
-            timers.nodes.rearm_all(|()| Some(Instant::now())) + timers.evictions.rearm_all(due)
-        };
-        self.timers.iter().map(rearm).sum()
+        self.timers.iter().map(|timers| timers.rearm_all(due)).sum()
     }
 }
 
-impl Origin for Shared {
+impl Origin for Schedule {
     type Ticket = Token;
 
     fn standing(&self, eviction: &Eviction, token: Token) -> Standing {
-        let (timers, key) = (&self.timers_of(&eviction.pod.node).evictions, eviction.key());
+        let (timers, key) = (self.timers_of(&eviction.pod.node), eviction.key());
         if timers.is_newest(&key, token) {
             Standing::Current
         } else if timers.get(&key).is_some() {
@@ -201,15 +190,15 @@ impl Origin for Shared {
 
     fn finish(&self, eviction: &Eviction, token: Token, outcome: &Outcome) {
         let Eviction { pod, cause, .. } = eviction;
-        let (timers, key) = (&self.timers_of(&pod.node).evictions, eviction.key());
+        let (timers, key) = (self.timers_of(&pod.node), eviction.key());
         match outcome {
             Outcome::Reconsider => {
                 let was_known = timers.complete(&key, token, pipeline::Outcome::Done);
                 match cause {
-                    Cause::Taint(_) => self.pod_changed(pod.node.clone(), pod.uid),
+                    Cause::Taint(_) => self.queues.pod_changed(pod.node.clone(), pod.uid),
                     // Unless another has taken its place by now, the drain is to go on.
                     Cause::Drain(_) if was_known && timers.get(&key).is_none() => {
-                        self.node_changed(pod.node.clone());
+                        self.queues.node_changed(pod.node.clone());
                     }
                     Cause::Drain(_) => {}
                 }
@@ -226,6 +215,3 @@ impl Origin for Shared {
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

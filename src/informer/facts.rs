@@ -1,0 +1,108 @@
+//! The facts about nodes and pods, as they count at the current time.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use jiff::Timestamp;
+
+use crate::clock::Clock;
+use crate::cluster::watch::Source;
+use crate::cluster::{NodeSeen, PodSeen, View};
+use crate::config::Compat;
+use crate::model::{Anchors, Node, Pod};
+use crate::taint::anchor::{self, CLOCKS_APART, Past};
+use crate::taint::record;
+
+/// The view, the clock by which it is read, and the rules for taints.
+pub(crate) struct Facts {
+    pub clock: Clock,
+    pub compat: Compat,
+    pub view: View,
+    /// The API server's clock is ahead of the one that is kept, by its last word.
+    is_behind: AtomicBool,
+}
+
+impl Facts {
+    pub(crate) fn new(clock: Clock, compat: Compat) -> Self {
+        Self { clock, compat, view: View::default(), is_behind: AtomicBool::new(false) }
+    }
+
+    /// Takes in the API server's time.
+    pub(crate) fn heard_time(&self, server: Timestamp) {
+        let behind = server.duration_since(self.clock.now());
+        self.is_behind.store(behind > CLOCKS_APART, Ordering::Relaxed);
+    }
+
+    /// Whether the clock that is kept is behind, by the API server's last word. What is seen first by such
+    /// a clock lasts as long as it should by the same clock, but by another one it would have been seen
+    /// long ago.
+    pub(crate) fn clock_is_behind(&self) -> bool {
+        self.is_behind.load(Ordering::Relaxed)
+    }
+
+    /// Has a version of a node count as it does for who reads it now.
+    pub(crate) fn see_node(&self, node: &mut Node) {
+        if node.drain_facts.is_some() {
+            let known = self.view.node_alone(&node.name);
+            node.seen_at(self.clock.now(), known.as_ref().map(|(known, _)| &**known));
+        }
+    }
+
+    /// Has a version of a pod count as it does for who reads it now.
+    pub(crate) fn see_pod(&self, pod: &mut Pod) {
+        let now = self.clock.now();
+        if pod.bound.written() > now {
+            let known = self.view.pod(&pod.node, pod.uid);
+            pod.seen_at(now, known.as_ref().map(|known| &*known.pod));
+        }
+    }
+
+    /// Stores a version of a node, [as it counts](Self::see_node), and advances its anchors. Who stands by
+    /// takes over what the leader has recorded since the version before.
+    pub(crate) fn store_node(&self, node: Node, by: Source, leads: bool) -> NodeSeen {
+        let now = self.clock.now();
+        let news = (!leads).then(|| self.new_record(&node, now)).flatten();
+        let advance = |before: Option<&Anchors>, node: &Node| match (before, &news, by) {
+            (Some(before), Some(record), _) => {
+                anchor::advance(Past::Recorded(&anchor::adopted(before, record)), node, now)
+            }
+            (Some(before), None, Source::Watch) => {
+                anchor::advance(Past::Watched(before), node, now)
+            }
+            (Some(before), None, Source::List) => {
+                anchor::advance(Past::Recorded(before), node, now)
+            }
+            (None, ..) => anchor::advance(Past::recorded(recorded(node, now).as_ref()), node, now),
+        };
+        self.view.apply_node(node, advance)
+    }
+
+    /// What a version of a node says that the leader has recorded since the version before.
+    fn new_record(&self, node: &Node, now: Timestamp) -> Option<Anchors> {
+        let (before, _) = self.view.node_alone(&node.name)?;
+        let is_new = before.uid == node.uid && before.since_annotation != node.since_annotation;
+        is_new.then(|| recorded(node, now)).flatten()
+    }
+
+    /// Stores a version of a pod, as it counts for who reads it now.
+    pub(crate) fn store_pod(&self, mut pod: Pod) -> PodSeen {
+        self.see_pod(&mut pod);
+        self.view.apply_pod(pod)
+    }
+
+    /// Takes over what is recorded on the nodes. Another process may have led before this one knew that
+    /// it leads no more, and what that one has recorded since counts.
+    pub(crate) fn adopt_records(&self) {
+        for name in self.view.node_names() {
+            self.view.refresh_node(&name, |anchors, node| match recorded(node, self.clock.now()) {
+                Some(record) => anchor::adopted(anchors, &record),
+                None => anchors.clone(),
+            });
+        }
+    }
+}
+
+/// What the node's record says, as far as it can be believed. One that cannot be read is reported
+/// and replaced by the record lane.
+pub(crate) fn recorded(node: &Node, now: Timestamp) -> Option<Anchors> {
+    record::believed(node, now).ok().flatten()
+}
