@@ -3,39 +3,49 @@
 //!
 //! The modules, in the order of the data flow:
 //!
-//! - [`cluster`]: the API server. Watches nodes and pods into the view; sends requests.
+//! - [`cluster`]: the API server. Watches nodes and pods into the view; sends requests, writes only
+//!   behind a gate.
 //! - [`pipeline`]: work queues, shards, workers, timed queue. Independent of taints.
 //! - [`taint`]: what a NoExecute taint means for a pod. Pure.
 //! - `informer`: what is known of nodes and pods, and which of them have to be looked at again.
 //! - [`drain`]: which nodes are cordoned and drained, and which of their pods are evicted. Pure.
-//! - [`evict`]: carries verdicts out: asks again, patches, deletes, retries.
+//! - [`evict`]: carries verdicts out: counts down, asks again, patches, deletes, retries.
+//! - `taint_records`: writes on nodes since when they have their taints, so that a restart counts on.
+//! - `drain_reconciler`: executes the steps that `drain` decides: cordons, drains, uncordons.
 //! - [`leader`]: elects one of several replicas with a lease.
 //! - [`observe`]: metrics, events, HTTP endpoints, logs.
+//! - [`preflight`]: checks at startup that the API server answers and grants all permissions.
+//! - `clock_watch`: corrects the time when this machine's clock and the API server's say so.
 //! - [`controller`]: wires everything into a running process.
 //! - [`cli`] and [`config`]: the command line, and the validated configuration.
 //!
-//! The basis is [`model`], the facts that decisions use, [`clock`], the only source of time,
-//! [`backoff`], the pauses between attempts, and [`signal`], values that others wait to see changed. `sim` is a simulated cluster for tests and the demo, behind
-//! the feature `demo`; the image is built without it. `docs/architecture.md` describes threads and queues
-//! with the reasons, `docs/glossary.md` our terms.
+//! The basis is [`model`], the facts that decisions use, [`clock`], the only source of time, and
+//! [`backoff`], the pauses between attempts. A room uses the basis, the rooms above it in this list, and
+//! `observe`; no room but `cli` uses `controller`. `sim` is a simulated cluster for tests and the demo,
+//! behind the feature `demo`; the image is built without it. `docs/architecture.md` describes threads and
+//! queues with the reasons, `docs/glossary.md` our terms.
 
 pub mod backoff;
 pub mod cli;
 pub mod clock;
+mod clock_watch;
 pub mod cluster;
 pub mod config;
 pub mod controller;
 pub mod drain;
+mod drain_reconciler;
 pub mod evict;
 mod informer;
 pub mod leader;
 pub mod model;
 pub mod observe;
 pub mod pipeline;
+pub mod preflight;
 pub mod signal;
 #[cfg(feature = "demo")]
 pub mod sim;
 pub mod taint;
+mod taint_records;
 
 // The unit tests run against the embedded cluster.
 #[cfg(all(test, not(feature = "demo")))]

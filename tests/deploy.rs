@@ -13,7 +13,7 @@ use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule, Role, RoleBinding};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use ostrakon::cluster::Permission;
-use ostrakon::{controller, leader};
+use ostrakon::{leader, preflight};
 use serde::de::DeserializeOwned;
 
 fn manifest<T: DeserializeOwned>(file: &str) -> T {
@@ -49,16 +49,16 @@ fn the_cluster_role_grants_exactly_what_the_program_needs() {
     for rule in &rules {
         assert_eq!(rule.resource_names, None, "a name cannot be known in advance: {rule:?}");
     }
-    assert_grants_exactly(&rules, controller::permissions());
+    assert_grants_exactly(&rules, preflight::permissions());
 }
 
 #[test]
 fn the_component_for_drains_grants_exactly_what_they_need_on_top_to_the_same_account() {
     let role: ClusterRole = manifest("../components/drain/clusterrole.yaml");
     let rules = role.rules.unwrap();
-    assert_grants_exactly(&rules, controller::drain_permissions());
+    assert_grants_exactly(&rules, preflight::drain_permissions());
     let both =
-        controller::drain_permissions().iter().filter(|p| controller::permissions().contains(p));
+        preflight::drain_permissions().iter().filter(|p| preflight::permissions().contains(p));
     assert_eq!(both.count(), 0, "granted by the base already");
     let binding: ClusterRoleBinding = manifest("../components/drain/clusterrolebinding.yaml");
     assert_eq!(Some(&binding.role_ref.name), role.metadata.name.as_ref());
@@ -77,7 +77,7 @@ fn assert_grants_exactly(rules: &[PolicyRule], needed: &[Permission]) {
 fn the_role_grants_the_one_lease_where_the_program_looks_for_it() {
     let role: Role = manifest("role.yaml");
     let rules = role.rules.unwrap();
-    assert_grants_exactly(&rules, controller::election_permissions());
+    assert_grants_exactly(&rules, preflight::election_permissions());
     for rule in &rules {
         let names = (rule.verbs != ["create"]).then(|| vec![leader::LEASE.to_owned()]);
         assert_eq!(rule.resource_names, names, "{rule:?}");

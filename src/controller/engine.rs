@@ -14,22 +14,22 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
-use super::drain::DrainMetrics;
 use super::failure::{Failed, StartError, ended, flatten};
 use super::ingest::{Nodes, Pods};
 use super::metrics;
-use super::preflight;
 use super::requests::{ApiRequests, ByEvents};
 use super::state::Shared;
-use super::time_watch::{self, Skew};
 use super::work::{Hands, Work};
 use crate::clock::{Clock, system_time};
+use crate::clock_watch::{self, Skew};
 use crate::cluster::{self, Api, Cluster, WriteGate, watch};
 use crate::config::{Config, Election};
+use crate::drain_reconciler::DrainMetrics;
 use crate::evict::{self, Evictor, Window};
 use crate::leader::{self, Candidate, Identity, Term};
 use crate::observe::{Event, EventLane, EventMetrics, Gate, Readiness, Recorder};
 use crate::pipeline::Panics;
+use crate::preflight;
 
 /// For how long requests in flight may go on after the stop was asked for: one request's timeout
 /// and a little more, within the grace period that `deploy/` grants.
@@ -76,7 +76,7 @@ pub struct Prepared {
     leader_metrics: leader::Metrics,
     cluster_metrics: cluster::Metrics,
     panics: Panics,
-    /// What the start made of the clocks: see [`time_watch::align`].
+    /// What the start made of the clocks: see [`clock_watch::align`].
     held_back: Option<SignedDuration>,
     skew: Skew,
     election: Option<Election>,
@@ -123,7 +123,7 @@ impl Prepared {
         let (server, wait) = (&cluster.server, config.api_server_wait);
         preflight::check(&api, server, namespace, drains, wait).await?;
         let wall = Arc::clone(&surroundings.wall);
-        let held_back = time_watch::align(&shared.kept_time(), &api, &mut skew, || wall()).await;
+        let held_back = clock_watch::align(&shared.kept_time(), &api, &mut skew, || wall()).await;
         Ok(Self {
             shared,
             api,
@@ -196,7 +196,7 @@ impl Prepared {
         };
         let work = tokio::spawn(work.run(terms_to_work, stop.clone()));
         let clocks =
-            time_watch::run(shared.kept_time(), api.clone(), self.held_back, skew, move || wall());
+            clock_watch::run(shared.kept_time(), api.clone(), self.held_back, skew, move || wall());
         let clocks = tokio::spawn(stop.clone().run_until_cancelled_owned(clocks).map(drop));
         let last_events = CancellationToken::new();
         let events = tokio::spawn(send_events(lane, api.clone(), window, last_events.clone()));

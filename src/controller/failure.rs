@@ -2,9 +2,9 @@
 
 use tokio::task::JoinError;
 
-use super::preflight::PreflightError;
 use crate::observe::ListenError;
 use crate::pipeline;
+use crate::preflight::PreflightError;
 
 /// The controller could not be started.
 #[derive(Debug, thiserror::Error)]

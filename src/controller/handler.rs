@@ -9,11 +9,11 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tokio::time::Instant;
 
-use super::drain::{self, Drains};
 use super::recheck::verdict;
 use crate::cluster::NodeFacts;
 use crate::config::Compat;
 use crate::drain::Step;
+use crate::drain_reconciler::{self, Drains};
 use crate::evict::{Cause, CauseKind, Key, Schedule, State};
 use crate::informer::{Facts, NodeKey, NodeTimer, PodKey, WorkQueues};
 use crate::model::{Anchors, Kept, Node, NodeName, PodRef, Verdict};
@@ -109,7 +109,7 @@ impl Decider {
         let drains = self.drains.as_ref()?;
         let now = self.facts.clock.now();
         let step = drains.step(node, now);
-        if !drain::evicts(&step) {
+        if !drain_reconciler::evicts(&step) {
             self.schedule.cancel_all_for_drain(&node.name);
         }
         match step {

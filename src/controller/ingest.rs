@@ -8,9 +8,9 @@ use bytes::Bytes;
 mod unread;
 
 use self::unread::Unread;
-use super::drain::Drains;
 use crate::cluster::watch::{Index, Source};
 use crate::cluster::{DecodeError, Metrics, NodeSeen, PodDecoder, PodSeen, decode_node, read_node};
+use crate::drain_reconciler::Drains;
 use crate::informer::{Facts, WorkQueues};
 use crate::model::{Node, NodeName, Pod, Uid};
 

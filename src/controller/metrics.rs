@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
-use prometheus::{Gauge, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
+use prometheus::{IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
 
 use crate::evict::{Schedule, Window};
 use crate::informer::{Facts, WorkQueues};
@@ -21,16 +21,6 @@ struct Queues {
     in_flight: IntGauge,
     window: IntGauge,
     objects: IntGaugeVec,
-}
-
-/// Registers how far this machine's clock and the API server's are apart.
-pub(super) fn clock_skew(registry: &Registry) -> prometheus::Result<Gauge> {
-    let gauge = Gauge::new(
-        "ostrakon_clock_skew_seconds",
-        "How far this machine's clock is ahead of the API server's, by its last response.",
-    )?;
-    registry.register(Box::new(gauge.clone()))?;
-    Ok(gauge)
 }
 
 /// Registers the queues' metrics and the build's.

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use super::drain::Drains;
 use crate::config::Compat;
+use crate::drain_reconciler::Drains;
 use crate::evict::{Cause, DrainEviction, Eviction, Recheck, Spared};
 use crate::informer::Facts;
 use crate::model::{Anchors, Kept, Node, Pod, PodClass, Verdict};
@@ -123,10 +123,10 @@ mod tests {
     use super::*;
     use crate::clock::Clock;
     use crate::cluster::watch::Source;
-    use crate::controller::drain::DrainMetrics;
     use crate::controller::state::Shared;
     use crate::drain::build::{kept, policy};
     use crate::drain::{Claim, Cordon, DrainPhase, Record};
+    use crate::drain_reconciler::DrainMetrics;
     use crate::model::build::{at, exists, node, noon, pod, taint};
     use crate::model::{ConditionStatus, Deadline, Stamp, Taint, Version};
     use crate::observe::{EventMetrics, Recorder};

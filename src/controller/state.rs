@@ -5,14 +5,14 @@
 
 use std::sync::Arc;
 
-use super::drain::{DrainMetrics, Drains, Reporter};
 use super::handler::Decider;
 use super::ingest::Ingest;
 use super::recheck::NewestFacts;
-use super::time_watch::KeptTime;
 use crate::clock::Clock;
+use crate::clock_watch::KeptTime;
 use crate::config::Compat;
 use crate::drain::Policy;
+use crate::drain_reconciler::{DrainMetrics, Drains, Reporter};
 use crate::evict::{Holds, Schedule};
 use crate::informer::{Facts, WorkQueues};
 use crate::model::NodeName;

@@ -8,19 +8,19 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::drain::{self, DrainReconciler};
 use super::due::take_due;
 use super::failure::{Failed, ended};
 use super::handler::Decider;
 use super::recheck::NewestFacts;
-use super::records::RecordLane;
 use super::requests::{ApiRequests, ByEvents};
 use super::state::Shared;
 use crate::cluster::{Api, WriteGate};
+use crate::drain_reconciler::{self, DrainReconciler};
 use crate::evict::{self, Evictor};
 use crate::informer::WorkQueues;
 use crate::leader::Term;
 use crate::pipeline::{Panics, Pipeline, Runner, SHARDS, work_inline};
+use crate::taint_records::RecordLane;
 
 /// The work of a controller, through all its terms.
 pub(super) struct Work {
@@ -134,7 +134,12 @@ impl Work {
             // Names of sessions must not come again in a later term.
             let seed = self.seed.wrapping_add(u128::from(number) << 64);
             let reconciler = DrainReconciler::new(facts, schedule, drains, api.clone(), seed);
-            tasks.spawn(drain::run(reconciler, listed.clone(), over.clone(), runner.clone()));
+            tasks.spawn(drain_reconciler::run(
+                reconciler,
+                listed.clone(),
+                over.clone(),
+                runner.clone(),
+            ));
         }
         let pods_listed = listed[1].clone();
         let lane = RecordLane {

@@ -15,11 +15,11 @@ use crate::clock::Clock;
 use crate::cluster::watch::Source;
 use crate::cluster::{self, Api};
 use crate::config::Compat;
-use crate::controller::drain::DrainMetrics;
 use crate::controller::requests::{ApiRequests, ByEvents};
 use crate::controller::state::Shared;
 use crate::drain::build::policy;
 use crate::drain::{Claim, Cordon, DrainPhase, Record};
+use crate::drain_reconciler::DrainMetrics;
 use crate::evict::{
     self, Cause, CauseKind, DrainEviction, Evictor, Hold, Holds, Key, State, Wait, Window,
 };

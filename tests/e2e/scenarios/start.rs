@@ -13,7 +13,7 @@ use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule};
 use kube::Api;
 use kube::api::{DeleteParams, PostParams};
 use ostrakon::cluster::Permission;
-use ostrakon::controller;
+use ostrakon::preflight;
 use serde_json::{Value, json};
 
 use super::evidence::{QUIET, SOON};
@@ -101,11 +101,11 @@ async fn every_missing_permission_is_named(ctx: &Ctx) -> Result<()> {
     let bed = ctx.bed();
     let arena = ctx.arena().await?;
     let run_of_stranger = run(bed, &bed.kubeconfig(User::Stranger)?, &[]).await?;
-    let all: Vec<String> = controller::permissions().iter().map(ToString::to_string).collect();
+    let all: Vec<String> = preflight::permissions().iter().map(ToString::to_string).collect();
     let remedy = "apply the ClusterRole in deploy/";
     complains(&run_of_stranger, &["missing permission", &all.join(", "), remedy])?;
 
-    for (number, missing) in controller::permissions().iter().enumerate() {
+    for (number, missing) in preflight::permissions().iter().enumerate() {
         let account = Account::without(bed, &arena, number, *missing).await?;
         // Rights count a moment after they are written.
         let said = wait::until("only one right to be missing", SOON, async || {
@@ -135,7 +135,7 @@ impl Account {
         let (client, create) = (arena.client(), PostParams::default());
         let name = format!("lacks-{number}");
         let role_name = format!("{}-{name}", arena.namespace());
-        let others = controller::permissions().iter().filter(|right| **right != missing);
+        let others = preflight::permissions().iter().filter(|right| **right != missing);
         let rules = others.map(|right| PolicyRule {
             api_groups: Some(vec![String::new()]),
             resources: Some(vec![match right.subresource {

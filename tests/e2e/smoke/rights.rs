@@ -10,7 +10,7 @@ use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, Client};
 use ostrakon::cluster::Permission;
-use ostrakon::{controller, leader};
+use ostrakon::{leader, preflight};
 use serde_json::json;
 
 use crate::ctx::{Ctx, Scenario, trial};
@@ -33,7 +33,7 @@ const REVIEW: (&str, &str) = ("create", "authorization.k8s.io/selfsubjectaccessr
 
 /// The program's own list, and the request by which it looks for it.
 fn needed() -> impl Iterator<Item = (&'static str, String)> {
-    let own = controller::permissions().iter().map(|permission| {
+    let own = preflight::permissions().iter().map(|permission| {
         let resource = match permission.subresource {
             "" => permission.resource.to_owned(),
             subresource => format!("{}/{subresource}", permission.resource),
@@ -74,11 +74,11 @@ async fn ostrakon_may_do_what_it_needs(ctx: &Ctx) -> Result<()> {
     for (verb, resource) in needed() {
         ensure!(is_allowed(&client, verb, &resource).await?, "may not {verb} {resource}");
     }
-    for permission in controller::drain_permissions() {
+    for permission in preflight::drain_permissions() {
         ensure!(ask(&client, attributes_of(permission)).await?, "may not {permission}");
     }
     let lease = "coordination.k8s.io/leases";
-    for permission in controller::election_permissions() {
+    for permission in preflight::election_permissions() {
         let (verb, name) = (permission.verb, leader::LEASE);
         let name = if verb == "create" { "" } else { name };
         ensure!(is_allowed_in(&client, "kube-system", verb, lease, name).await?, "{permission}");

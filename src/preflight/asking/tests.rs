@@ -9,7 +9,7 @@ use tower::{BoxError, service_fn};
 
 use super::*;
 use crate::cluster::Metrics;
-use crate::controller::preflight::check;
+use crate::preflight::check;
 
 const WAIT: Duration = Duration::from_secs(300);
 

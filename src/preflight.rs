@@ -141,7 +141,7 @@ fn after(waited: Duration) -> String {
 
 /// Checks every permission that is needed: with `election`, those for the lease in that namespace; with
 /// `drains`, those for drains. Waits for a server that is unreachable, overloaded or still starting.
-pub(super) async fn check(
+pub(crate) async fn check(
     api: &Api,
     server: &str,
     election: Option<&str>,

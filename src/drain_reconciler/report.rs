@@ -12,7 +12,7 @@ use crate::observe::{NodeEvent, Recorder};
 
 /// Reports through events, metrics and logs.
 #[derive(Clone)]
-pub(in crate::controller) struct Reporter {
+pub(crate) struct Reporter {
     pub recorder: Recorder,
     pub metrics: DrainMetrics,
 }

@@ -12,7 +12,7 @@ use crate::informer::Facts;
 
 /// Counters of what was done. Clones share them.
 #[derive(Clone, Debug)]
-pub(in crate::controller) struct DrainMetrics {
+pub(crate) struct DrainMetrics {
     cordoned: IntCounterVec,
     uncordoned: IntCounterVec,
     scheduled: IntCounterVec,
@@ -22,7 +22,7 @@ pub(in crate::controller) struct DrainMetrics {
 
 impl DrainMetrics {
     /// Registers the counters.
-    pub(in crate::controller) fn register(registry: &Registry) -> prometheus::Result<Self> {
+    pub(crate) fn register(registry: &Registry) -> prometheus::Result<Self> {
         let counter = |name: &str, help: &str| {
             let counter = IntCounterVec::new(Opts::new(name, help), &["result"])?;
             for result in ["succeeded", "failed"] {
@@ -52,7 +52,7 @@ impl DrainMetrics {
     }
 
     /// Registers gauges of how the nodes stand, which are read when they are scraped.
-    pub(in crate::controller) fn register_gauges(
+    pub(crate) fn register_gauges(
         registry: &Registry,
         facts: &Arc<Facts>,
         drains: &Arc<Drains>,

@@ -35,7 +35,7 @@ const TOLD_AFTER: u32 = 3;
 
 /// Keeps the records.
 #[derive(Clone)]
-pub(super) struct RecordLane {
+pub(crate) struct RecordLane {
     pub facts: Arc<Facts>,
     /// Nodes whose record may have to be written.
     pub queue: Arc<TimedQueue<NodeName, ()>>,
@@ -48,7 +48,7 @@ impl RecordLane {
     ///
     /// Nothing happens before `pods_listed`: a node without pods needs no record, and as long as the
     /// pods are not known, every node looks like that.
-    pub(super) async fn run(
+    pub(crate) async fn run(
         self,
         pods_listed: CancellationToken,
         stop: CancellationToken,

@@ -16,9 +16,9 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use parking_lot::Mutex;
 
-pub(super) use metrics::DrainMetrics;
-pub(super) use reconciler::{DrainReconciler, run};
-pub(super) use report::Reporter;
+pub(crate) use metrics::DrainMetrics;
+pub(crate) use reconciler::{DrainReconciler, run};
+pub(crate) use report::Reporter;
 use unstored::Unstored;
 
 use crate::cluster::Watched;
@@ -30,7 +30,7 @@ use crate::model::{Node, NodeName};
 use crate::pipeline::TimedQueue;
 
 /// What cordon and drain share: the policies, and what concerns more than one node.
-pub(super) struct Drains {
+pub(crate) struct Drains {
     pub policies: Arc<[Policy]>,
     /// What is read of nodes for them.
     pub watched: Arc<Watched>,
@@ -42,7 +42,7 @@ pub(super) struct Drains {
 }
 
 impl Drains {
-    pub(super) fn new(policies: Arc<[Policy]>, reporter: Reporter) -> Self {
+    pub(crate) fn new(policies: Arc<[Policy]>, reporter: Reporter) -> Self {
         let rules = policies.iter().flat_map(|policy| &policy.conditions);
         let watched = Arc::new(Watched {
             heartbeats: rules.clone().any(|rule| rule.stale_after.is_some()),
@@ -54,7 +54,7 @@ impl Drains {
     }
 
     /// Takes in a version of a node.
-    pub(super) fn see(&self, node: &Node, leads: bool, now: Timestamp) {
+    pub(crate) fn see(&self, node: &Node, leads: bool, now: Timestamp) {
         if !leads {
             self.unstored.clear();
         }
@@ -70,14 +70,14 @@ impl Drains {
     }
 
     /// This process leads from now on.
-    pub(super) fn lead(&self, now: Timestamp) {
+    pub(crate) fn lead(&self, now: Timestamp) {
         self.unstored.clear();
         self.node_budget.lock().lead(Some(now));
     }
 
     /// Takes in that a node is gone. If it was being drained, it is drained now; who leads
     /// says so.
-    pub(super) fn gone(&self, node: &Node, leads: bool, now: Timestamp) {
+    pub(crate) fn gone(&self, node: &Node, leads: bool, now: Timestamp) {
         self.node_budget.lock().forget(&node.name);
         let recalled = self.unstored.recall(node, now);
         self.unstored.forget(&node.name);
@@ -92,7 +92,7 @@ impl Drains {
     }
 
     /// What is to be done about a node.
-    pub(super) fn step(&self, node: &Node, now: Timestamp) -> Step {
+    pub(crate) fn step(&self, node: &Node, now: Timestamp) -> Step {
         let Some(recalled) = self.unstored.recall(node, now) else {
             return decide(node, &self.policies, now);
         };
@@ -123,19 +123,19 @@ impl Drains {
     }
 
     /// Whether a drain is to go on evicting.
-    pub(super) fn is_draining(&self, node: &Node, session: &str, now: Timestamp) -> bool {
+    pub(crate) fn is_draining(&self, node: &Node, session: &str, now: Timestamp) -> bool {
         let recalled = self.unstored.recall(node, now);
         is_draining(recalled.as_ref().unwrap_or(node), session, &self.policies, now)
     }
 
     /// The policy of this name.
-    pub(super) fn policy(&self, name: &str) -> Option<&Policy> {
+    pub(crate) fn policy(&self, name: &str) -> Option<&Policy> {
         self.policies.iter().find(|policy| &*policy.name == name)
     }
 }
 
 /// Whether this is a step of a drain under way, so that its evictions go on.
-pub(super) fn evicts(step: &Step) -> bool {
+pub(crate) fn evicts(step: &Step) -> bool {
     match step {
         Step::Action(
             Action::Continue(_) | Action::Expire(_) | Action::Mark { scheduled: true, .. },

@@ -28,7 +28,6 @@ use prometheus::{Gauge, Registry};
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use super::metrics;
 use crate::cluster::Api;
 use crate::evict::Schedule;
 use crate::informer::{Facts, WorkQueues, recorded};
@@ -143,14 +142,14 @@ impl Witnesses {
 
 /// The time that is kept, and all that goes by it.
 #[derive(Clone)]
-pub(super) struct KeptTime {
+pub(crate) struct KeptTime {
     pub facts: Arc<Facts>,
     pub queues: Arc<WorkQueues>,
     pub schedule: Arc<Schedule>,
 }
 
 /// Tells people that the clocks disagree, by all ways there are.
-pub(super) struct Skew {
+pub(crate) struct Skew {
     gauge: Gauge,
     readiness: Readiness,
     recorder: Recorder,
@@ -163,18 +162,22 @@ pub(super) struct Skew {
 impl Skew {
     const NOTE: &str = "clock";
 
-    pub(super) fn register(
+    pub(crate) fn register(
         registry: &Registry,
         recorder: Recorder,
         lease: Option<String>,
     ) -> prometheus::Result<Self> {
-        let gauge = metrics::clock_skew(registry)?;
+        let gauge = Gauge::new(
+            "ostrakon_clock_skew_seconds",
+            "How far this machine's clock is ahead of the API server's, by its last response.",
+        )?;
+        registry.register(Box::new(gauge.clone()))?;
         let readiness = Readiness::default();
         Ok(Self { gauge, readiness, recorder, lease, told: None })
     }
 
     /// Shows it beside this readiness from now on.
-    pub(super) fn beside(&mut self, readiness: &Readiness) {
+    pub(crate) fn beside(&mut self, readiness: &Readiness) {
         self.readiness = readiness.clone();
         self.readiness.note(Self::NOTE, self.told.clone());
     }
@@ -208,7 +211,7 @@ impl Skew {
 
 /// Compares the clocks at the start. Returns how far the time was held back; `None` if the API server
 /// did not tell its own.
-pub(super) async fn align(
+pub(crate) async fn align(
     kept_time: &KeptTime,
     api: &Api,
     skew: &mut Skew,
@@ -249,7 +252,7 @@ fn agreed_at_start(told: &[SignedDuration]) -> Option<SignedDuration> {
 ///
 /// The time that is kept was this machine's when the process began. Whatever the machine's clock has
 /// stepped since is a step, also if it was before this.
-pub(super) fn run(
+pub(crate) fn run(
     kept_time: KeptTime,
     api: Api,
     held_back: Option<SignedDuration>,

@@ -42,7 +42,7 @@ const BACKOFF: Backoff =
 
 /// Carries out steps of drains. Clones share everything.
 #[derive(Clone)]
-pub(in crate::controller) struct DrainReconciler {
+pub(crate) struct DrainReconciler {
     facts: Arc<Facts>,
     schedule: Arc<Schedule>,
     drains: Arc<Drains>,
@@ -102,7 +102,7 @@ enum StepResult {
 
 /// Works on nodes until `stop`, once all nodes and pods are `known`: before that no cap could be
 /// told, and no record of a drain be missed.
-pub(in crate::controller) async fn run(
+pub(crate) async fn run(
     reconciler: DrainReconciler,
     known: [CancellationToken; 2],
     stop: CancellationToken,
@@ -125,7 +125,7 @@ pub(in crate::controller) async fn run(
 
 impl DrainReconciler {
     /// One whose jitter and sessions are a function of `seed`.
-    pub(in crate::controller) fn new(
+    pub(crate) fn new(
         facts: Arc<Facts>,
         schedule: Arc<Schedule>,
         drains: Arc<Drains>,
