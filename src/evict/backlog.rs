@@ -1,7 +1,7 @@
-//! Evictions that are due and whose pods are not yet gone.
+//! The backlog: due evictions whose pods are not yet gone.
 //!
-//! A record for people, for drains and for metrics: it decides nothing. The timed queue is what brings
-//! an eviction again.
+//! It is a record for people, drains and metrics, and decides nothing. The timed queue schedules the next
+//! attempt.
 
 use std::borrow::Cow;
 
@@ -13,20 +13,20 @@ use tokio::time::Instant;
 use super::{Cause, CauseKind, Eviction, FailureKind, Held, Key};
 use crate::model::{NodeName, PodRef, Uid};
 
-/// Where an eviction stands.
+/// What an eviction is waiting for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Waiting for its turn, or being carried out.
+    /// Waiting for its turn, or in flight.
     Due,
-    /// Not sent: what is known of the node was not confirmed by the API server.
+    /// Not sent, because the API server did not confirm it. Waiting for the view to catch up.
     Unconfirmed,
-    /// The last try failed; waiting for the next.
+    /// The last attempt failed. Waiting for the next one.
     Failing(FailureKind),
-    /// The pod's disruption budget has nothing left; waiting for the next try.
+    /// The pod's disruption budget allows no disruption now. Waiting for the next attempt.
     Blocked,
-    /// More than one disruption budget selects the pod: somebody must fix that.
+    /// More than one disruption budget selects the pod, which a person must fix.
     SeveralBudgets,
-    /// The API server took the request, or has no such pod; waiting to see it go.
+    /// The API server accepted the request, or has no such pod. Waiting for the watch to show it.
     Sent,
 }
 
@@ -44,20 +44,20 @@ impl State {
     }
 }
 
-/// What earlier tries of an eviction came to.
+/// Failures and refusals of an eviction so far.
 #[derive(Clone, Debug, Default)]
 pub struct Retry {
-    /// Failed tries so far; refusals by budgets are counted apart.
+    /// Number of failed attempts, without refusals by budgets.
     pub failures: u32,
-    /// Refusals by disruption budgets so far.
+    /// Number of refusals by disruption budgets.
     pub refusals: u32,
-    /// What the last failure or refusal said.
+    /// The message of the last failure or refusal.
     pub last_error: Option<String>,
-    /// When the next try comes, while one is waited for.
+    /// When the next attempt is scheduled.
     pub next: Option<Timestamp>,
-    /// The server asked not to be asked again before this.
+    /// The server requested no attempt before this time.
     pub not_before: Option<Timestamp>,
-    /// What was reported: kinds of failures and names of budgets.
+    /// What has been reported: kinds of failures and names of budgets.
     pub(super) reported: AHashSet<Cow<'static, str>>,
 }
 
@@ -66,21 +66,21 @@ pub struct Retry {
 pub struct BacklogEntry {
     /// The pod.
     pub pod: PodRef,
-    /// Why it goes.
+    /// Why it is evicted.
     pub cause: Cause,
-    /// Where its eviction stands.
+    /// What its eviction is waiting for.
     pub state: State,
-    /// What holds it back, apart from that.
+    /// The hold that holds it, in addition to `state`.
     pub held: Option<Held>,
-    /// What earlier tries came to.
+    /// Failures and refusals so far.
     pub retry: Retry,
-    /// When it came due the first time.
+    /// When it first became due.
     pub due: Instant,
-    /// When its condition was written.
+    /// When the condition was written.
     pub(super) marked: Option<Instant>,
-    /// Its condition was refused, which was reported.
+    /// Whether a refusal of the condition was reported.
     pub(super) unmarked: bool,
-    /// Its going was announced.
+    /// Whether the eviction was announced by an event.
     pub(super) announced: bool,
 }
 
@@ -99,19 +99,19 @@ impl BacklogEntry {
         }
     }
 
-    /// What the API server said last, if it did not take the eviction.
+    /// The last error, if the eviction is blocked or failing.
     pub fn refusal(&self) -> Option<&str> {
         let is_refused =
             matches!(self.state, State::Blocked | State::SeveralBudgets | State::Failing(_));
         self.retry.last_error.as_deref().filter(|_| is_refused)
     }
 
-    /// Whether disruption budgets hold the pod back.
+    /// Whether disruption budgets block the eviction.
     pub fn is_held_by_budgets(&self) -> bool {
         matches!(self.state, State::Blocked | State::SeveralBudgets)
     }
 
-    /// Whether it waits for a disruption budget, and may be asked again for before its pause is over.
+    /// Whether it waits for a disruption budget, and may be attempted before its pause is over.
     pub fn waits_for_budget(&self, now: Timestamp) -> bool {
         self.is_held_by_budgets()
             && self.retry.next.is_some_and(|next| next > now)
@@ -123,15 +123,14 @@ impl BacklogEntry {
     }
 }
 
-/// The evictions that are due and whose pods are not yet gone, by node. A pod may be in for each kind of
-/// cause.
+/// Due evictions whose pods are not yet gone, by node. A pod has at most one entry per kind of cause.
 #[derive(Debug, Default)]
 pub struct Backlog {
     nodes: DashMap<NodeName, AHashMap<Key, BacklogEntry>, RandomState>,
 }
 
 impl Backlog {
-    /// Takes an eviction in. One that is in gets its newest cause.
+    /// Adds an eviction, or updates the cause of an existing one.
     pub fn enter(&self, pod: &PodRef, cause: &Cause, due: Instant) {
         let key = Key { uid: pod.uid, kind: cause.kind() };
         let mut node = self.nodes.entry(pod.node.clone()).or_default();
@@ -139,19 +138,19 @@ impl Backlog {
             node.entry(key).or_insert_with(|| BacklogEntry::new(pod.clone(), cause.clone(), due));
         if entry.cause != *cause {
             let budgets = |cause: &Cause| cause.method().asks_budgets();
-            // That budgets are not asked any more is news.
+            // It is announced again if budgets are no longer asked.
             entry.announced &= budgets(&entry.cause) == budgets(cause);
             (entry.retry.next, entry.retry.not_before) = (None, None);
             entry.cause = cause.clone();
         }
     }
 
-    /// Takes an eviction out. Returns whether it was in.
+    /// Removes an eviction. Returns whether it existed.
     pub fn leave(&self, node: &NodeName, uid: Uid, kind: CauseKind) -> bool {
         self.remove_if(node, Key { uid, kind }, |_| true)
     }
 
-    /// Takes an eviction out, unless the pod goes for another cause of the kind by now.
+    /// Removes an eviction, unless its cause has been replaced.
     pub(super) fn leave_unless_newer(&self, eviction: &Eviction) {
         let is_same = |entry: &BacklogEntry| entry.cause == eviction.cause;
         self.remove_if(&eviction.pod.node, eviction.key(), is_same);
@@ -172,17 +171,17 @@ impl Backlog {
         was_in
     }
 
-    /// Takes all out: this process does not evict any more.
+    /// Removes everything, at the end of a term.
     pub fn clear(&self) {
         self.nodes.clear();
     }
 
-    /// What is known of a pod's eviction, if it is in.
+    /// The entry of a pod's eviction, if there is one.
     pub fn get(&self, pod: &PodRef, kind: CauseKind) -> Option<BacklogEntry> {
         self.nodes.get(&pod.node)?.get(&Key { uid: pod.uid, kind }).cloned()
     }
 
-    /// Changes what is known of an eviction, if it is in.
+    /// Changes the entry of an eviction, if there is one.
     pub(super) fn update<T>(
         &self,
         eviction: &Eviction,
@@ -191,24 +190,24 @@ impl Backlog {
         self.nodes.get_mut(&eviction.pod.node)?.get_mut(&eviction.key()).map(change)
     }
 
-    /// Those of one node's pods for one kind of cause, in no order.
+    /// The evictions of one node's pods for one kind of cause, in no order.
     pub fn on(&self, node: &NodeName, kind: CauseKind) -> Vec<BacklogEntry> {
         let entries = self.nodes.get(node);
         let entries = entries.iter().flat_map(|entries| entries.iter());
         entries.filter(|(key, _)| key.kind == kind).map(|(_, entry)| entry.clone()).collect()
     }
 
-    /// How many are in.
+    /// The number of evictions.
     pub fn len(&self) -> usize {
         self.nodes.iter().map(|entries| entries.len()).sum()
     }
 
-    /// Whether none is.
+    /// Whether there are no evictions.
     pub fn is_empty(&self) -> bool {
         self.nodes.is_empty()
     }
 
-    /// How many of one kind of cause are in each state, by its label.
+    /// The number of evictions of one kind of cause in each state, by label.
     pub fn counts(&self, kind: CauseKind) -> AHashMap<&'static str, usize> {
         let mut counts = AHashMap::new();
         for node in &self.nodes {

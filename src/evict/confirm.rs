@@ -1,4 +1,4 @@
-//! Reads nodes from the API server, once for all pods of a node that ask at the same time.
+//! Reads nodes from the API server. Pods of a node that are due at the same time share one read.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,31 +11,31 @@ use tokio::time::Instant;
 use super::{Failure, Requests};
 use crate::model::{Node, NodeName};
 
-/// For how long after its request began an answer may be used by others. The pods of one node come
-/// due together and pass the window within about this time.
+/// How long after the start of its request a response may be shared. Pods of one node become due
+/// together, and get their place in the window within about this time.
 const SHARED_FOR: Duration = Duration::from_secs(1);
 
 type Answer = Result<Option<Arc<Node>>, Failure>;
 
-/// A node that is being asked for, or was just now.
+/// A read of a node, in flight or just finished.
 #[derive(Debug)]
 struct Question {
     begun: Instant,
     answer: Arc<OnceCell<Answer>>,
 }
 
-/// Questions to the API server about nodes.
+/// Shared reads of nodes from the API server.
 #[derive(Debug, Default)]
 pub(super) struct Confirmations {
     asked: Mutex<AHashMap<NodeName, Question>>,
 }
 
 impl Confirmations {
-    /// The node as the API server has it; `None` if there is no such node.
+    /// The node as stored by the API server; `None` if there is no such node.
     ///
-    /// An answer is shared if its request began less than a second ago and not before `since`:
-    /// one that is older than what it is asked for says nothing about it. A pod that was bound
-    /// after a taint went must not meet what was read for another pod while it was there.
+    /// A response is shared if its request began less than a second ago, and not before `since`: an
+    /// older response proves nothing about this eviction. For example, a pod that was bound after a taint
+    /// was removed must not be evicted because of a read from before the removal.
     pub(super) async fn node(
         &self,
         name: &NodeName,

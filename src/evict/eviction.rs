@@ -1,4 +1,4 @@
-//! An eviction: which pod, why, and what is asked of the API server.
+//! An eviction: which pod, why, and by which request.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,22 +13,22 @@ use crate::model::{PodRef, Uid, Verdict};
 pub struct Eviction {
     /// The pod.
     pub pod: PodRef,
-    /// Why it goes.
+    /// Why it is evicted.
     pub cause: Cause,
-    /// When it came due. It was decided before.
+    /// When it became due. The decision is older.
     pub due: Instant,
 }
 
-/// Why a pod goes.
+/// Why a pod is evicted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// The taints of its node, by this verdict.
+    /// The taints of its node, according to this verdict.
     Taint(Verdict),
-    /// Its node is drained.
+    /// A drain of its node.
     Drain(Arc<DrainEviction>),
 }
 
-/// What kind of cause it is. A pod may go for one of each, and neither hides the other.
+/// The kind of a cause. A pod may have one eviction of each kind, and neither hides the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum CauseKind {
     /// The taints of its node.
@@ -37,41 +37,41 @@ pub enum CauseKind {
     Drain,
 }
 
-/// What tells an eviction from all others: its pod and the kind of its cause.
+/// Identifies an eviction: the pod and the kind of the cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Key {
     /// The pod.
     pub uid: Uid,
-    /// Why it goes.
+    /// The kind of the cause.
     pub kind: CauseKind,
 }
 
-/// What one drain asks for some of its pods.
+/// An eviction that a drain requests. Several pods share one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DrainEviction {
-    /// The policy by which the node is drained.
+    /// The drain policy.
     pub policy: Arc<str>,
-    /// The drain: a node that is drained again has another.
+    /// The drain session. A node that is drained again has another one.
     pub session: Arc<str>,
     /// Grace in seconds instead of the pod's own.
     pub grace: Option<i64>,
-    /// When the drain is over.
+    /// The deadline of the drain.
     pub deadline: Timestamp,
-    /// Delete the pod whatever its budgets say: the last resort.
+    /// Delete the pod without asking its budgets, as a last resort.
     pub delete: bool,
 }
 
-/// What is asked of the API server.
+/// Which requests evict the pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
     /// Write the condition `DisruptionTarget`, then delete the pod.
     Delete,
-    /// Evict it by the Eviction API, which asks its disruption budgets and writes the condition.
+    /// Use the Eviction API, which asks the pod's disruption budgets and writes the condition.
     Evict {
         /// Grace in seconds instead of the pod's own.
         grace: Option<i64>,
     },
-    /// Delete it, whatever its budgets say.
+    /// Delete it without asking its budgets.
     DeleteWithin {
         /// Grace in seconds instead of the pod's own.
         grace: Option<i64>,
@@ -79,7 +79,7 @@ pub enum Method {
 }
 
 impl Eviction {
-    /// What tells it from all others.
+    /// Its key in queues and in the backlog.
     pub fn key(&self) -> Key {
         Key { uid: self.pod.uid, kind: self.cause.kind() }
     }
@@ -94,7 +94,7 @@ impl Cause {
         }
     }
 
-    /// What is asked of the API server.
+    /// Which requests evict the pod.
     pub fn method(&self) -> Method {
         match self {
             Self::Taint(_) => Method::Delete,
@@ -105,7 +105,7 @@ impl Cause {
 }
 
 impl Method {
-    /// Its result as a metric label.
+    /// The result of a success, as a metric label.
     pub(super) fn result(self) -> &'static str {
         match self {
             Self::Delete | Self::DeleteWithin { .. } => "deleted",
@@ -113,7 +113,7 @@ impl Method {
         }
     }
 
-    /// Whether the pod's disruption budgets are asked.
+    /// Whether the API server asks the pod's disruption budgets.
     pub(super) fn asks_budgets(self) -> bool {
         matches!(self, Self::Evict { .. })
     }

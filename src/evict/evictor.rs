@@ -1,4 +1,4 @@
-//! One try of one eviction, from "it is its turn" to an outcome.
+//! One attempt of an eviction, from the second check to the outcome.
 
 use std::borrow::Cow;
 use std::future::Future;
@@ -19,73 +19,74 @@ use crate::backoff::Backoff;
 use crate::clock::Clock;
 use crate::model::{Disruption, Node, NodeName, Pod, PodClass, PodRef};
 
-/// Pause between failed tries of one pod. Two minutes is what a person who has just fixed the
-/// cause is willing to wait.
+/// Pause between failed attempts. Two minutes is how long a person who has just fixed the cause is
+/// willing to wait.
 const BACKOFF: Backoff =
     Backoff { first: Duration::from_millis(250), most: Duration::from_secs(120) };
-/// Pause between tries of a pod that its budget holds back. A budget has something left again when
-/// a pod elsewhere is ready, which takes seconds to minutes. Never less than half of it.
+/// Pause between attempts for a pod that its budget blocks. A budget allows a disruption again when a pod
+/// elsewhere becomes ready, which takes seconds to minutes. Jitter cuts the pause by at most half.
 const BUDGET: Backoff = Backoff { first: Duration::from_secs(10), most: Duration::from_secs(60) };
-/// Pause between tries of a pod whose eviction an admission webhook holds back. The first request
-/// may be what starts the operator behind the webhook; the next ones only learn whether it is done.
+/// Pause between attempts for a pod whose eviction an admission webhook denies. The first request may
+/// trigger the operator behind the webhook; further ones only find out whether it has finished.
 const WEBHOOK: Backoff = Backoff { first: Duration::from_secs(4), most: Duration::from_secs(60) };
-/// Pause while more than one budget selects a pod. Somebody must fix that.
+/// Pause while more than one budget selects a pod. A person must fix that.
 const UNTIL_ONE_BUDGET: Duration = Duration::from_secs(60);
-/// How long to wait for a watch to show what the API server said already, before asking again.
+/// How long to wait for the watch to show an accepted eviction before the pod is read.
 const UNTIL_SEEN: Duration = Duration::from_secs(30);
-/// The same when the API server knew of newer facts than the view: they are on their way.
+/// How long to wait for the view if the API server has newer data.
 const UNTIL_CAUGHT_UP: Duration = Duration::from_secs(1);
-/// For how long a written condition is taken to be there although the view does not show it yet.
-/// The disruption controller takes a condition back after two minutes without a deletion.
+/// How long a written condition is assumed to exist although the view does not show it yet. The
+/// disruption controller removes the condition after two minutes without a deletion.
 const MARK_LASTS: Duration = Duration::from_secs(60);
-/// A webhook that denies a condition may not have been reached: so many failures are waited for.
-const WEBHOOK_TRIES: u32 = 3;
+/// After this many failures, a webhook's refusal of the condition is final. Before that, the webhook may
+/// only have been unreachable.
+const WEBHOOK_ATTEMPTS: u32 = 3;
 
-/// What became of a try.
+/// The outcome of an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It is not due any more: whoever decides shall look at the pod again.
+    /// No longer due: the pod is to be evaluated again.
     Reconsider,
-    /// It shall come again, not before the pause is over.
+    /// To be attempted again after this pause.
     Again(Duration),
 }
 
-/// The requests that evictions take.
+/// The requests of evictions.
 pub trait Requests: Send + Sync {
-    /// The pod as it is stored; `None` if it is gone, whether or not another has its name.
+    /// Reads the pod; `None` if it is gone, even if another pod has its name.
     fn pod(&self, pod: &PodRef) -> impl Future<Output = Result<Option<Pod>, Failure>> + Send;
 
-    /// The node as it is stored; `None` if there is no such node.
+    /// Reads the node; `None` if there is no such node.
     fn node(&self, name: &NodeName) -> impl Future<Output = Result<Option<Node>, Failure>> + Send;
 
-    /// Writes the condition that says why the pod goes, and returns the pod as it is then.
+    /// Writes the condition `DisruptionTarget`, and returns the pod from the response.
     fn mark(&self, pod: &Pod, now: Timestamp) -> impl Future<Output = Result<Pod, Failure>> + Send;
 
     /// Deletes the pod.
     fn delete(&self, pod: &PodRef) -> impl Future<Output = Result<(), Failure>> + Send;
 
-    /// Evicts the pod by the Eviction API, with this grace in seconds instead of its own.
+    /// Evicts the pod with the Eviction API. `grace`, in seconds, replaces the pod's own grace period.
     fn evict(
         &self,
         pod: &PodRef,
         grace: Option<i64>,
     ) -> impl Future<Output = Result<(), Failure>> + Send;
 
-    /// Deletes the pod, whatever its budgets say, with this grace in seconds instead of its own.
+    /// Deletes the pod without asking its budgets. `grace` is as for [`evict`](Self::evict).
     fn delete_within(
         &self,
         pod: &PodRef,
         grace: Option<i64>,
     ) -> impl Future<Output = Result<(), Failure>> + Send;
 
-    /// Names of the budgets that select the pod.
+    /// The names of the budgets that select the pod.
     fn budgets_over(
         &self,
         pod: &PodRef,
     ) -> impl Future<Output = Result<Vec<Arc<str>>, Failure>> + Send;
 }
 
-/// What people are told. Must not wait.
+/// Kubernetes events about evictions. Must not block.
 pub trait Notices: Send + Sync {
     /// The pod is being evicted. Once per pod.
     fn evicting(&self, pod: &PodRef, cause: &Cause);
@@ -93,25 +94,25 @@ pub trait Notices: Send + Sync {
     /// The condition was refused, and the pod is deleted without it. Once per pod.
     fn unmarked(&self, pod: &PodRef, cause: &Cause, kind: FailureKind, message: &str);
 
-    /// A try failed. Once per pod and kind of failure.
+    /// An attempt failed. Once per pod and kind of failure.
     fn failing(&self, pod: &PodRef, cause: &Cause, kind: FailureKind, message: &str);
 
-    /// A budget holds the pod back. Once per pod and budget.
+    /// A budget blocks the eviction. Once per pod and budget.
     fn blocked(&self, pod: &PodRef, message: &str);
 
-    /// These budgets select the pod, which therefore is never evicted; they are not named if they
-    /// could not be found out. Once per pod.
+    /// Several budgets select the pod, so the API server refuses to evict it. `budgets` is empty if their
+    /// names could not be read. Once per pod.
     fn several_budgets(&self, pod: &PodRef, budgets: &[Arc<str>]);
 }
 
 /// Carries out evictions.
 ///
-/// The node is read from the API server before anything is written, and again before a deletion
-/// that comes more than a second later; the pod comes back with the answer to the patch of its
-/// condition. Nodes and pods come by two watches, and either may lag or be dead without a sign of
-/// it, so no facts of the view prove by themselves that the taint is still there, or that nobody
-/// has given the pod a toleration (kubernetes/kubernetes#119862). One read for all the pods of a
-/// node that are due is cheap beside a wrong eviction.
+/// The node is read from the API server before anything is written, and again before a deletion that comes
+/// more than a second later. The response to the patch of the condition contains the current pod. Both
+/// are needed: nodes and pods come from two watches, and either may lag or be silently dead. So the view
+/// alone does not prove that the taint still exists, or that the pod has no new toleration
+/// (kubernetes/kubernetes#119862). One read for all due pods of a node is cheap compared with a wrong
+/// eviction.
 #[derive(Debug)]
 pub struct Evictor<R, A, N> {
     recheck: R,
@@ -125,7 +126,7 @@ pub struct Evictor<R, A, N> {
 }
 
 impl<R: Recheck, A: Requests, N: Notices> Evictor<R, A, N> {
-    /// An evictor that asks `recheck`, writes by `requests` and tells `notices`.
+    /// An evictor that decides with `recheck`, sends `requests` and reports to `notices`.
     pub fn new(
         recheck: R,
         requests: A,
@@ -139,18 +140,18 @@ impl<R: Recheck, A: Requests, N: Notices> Evictor<R, A, N> {
         Self { recheck, requests, notices, backlog, metrics, clock, confirmations, window }
     }
 
-    /// How many evictions may be carried out at the same time.
+    /// The window of evictions in flight.
     pub(super) fn window(&self) -> &Arc<Window> {
         &self.window
     }
 
-    /// Takes in that an eviction was cancelled while it waited.
+    /// Records that an eviction was cancelled while it waited.
     pub(super) fn cancelled(&self, eviction: &Eviction) {
         self.metrics.ended(eviction.cause.kind(), WITHDRAWN);
         self.backlog.leave_unless_newer(eviction);
     }
 
-    /// Carries out one eviction as far as it goes now.
+    /// Makes one attempt.
     pub async fn carry_out(&self, eviction: &Eviction) -> Outcome {
         let Eviction { pod, cause, due } = eviction;
         let kind = cause.kind();
@@ -159,17 +160,17 @@ impl<R: Recheck, A: Requests, N: Notices> Evictor<R, A, N> {
         match self.attempt(eviction, &past).await {
             Ok(End::Spared(Spared::Unwanted(verdict))) => {
                 debug!(%pod, uid = %pod.uid, node = %pod.node, verdict = verdict.map(display),
-                    "eviction not wanted any more");
+                    "eviction no longer wanted");
                 self.cancelled(eviction);
                 Outcome::Reconsider
             }
             Ok(End::Spared(Spared::Unconfirmed(verdict))) => {
-                // While a watch is down it comes again every second, and says so once.
+                // While a watch is down, this happens every second. It is logged once.
                 if past.state == State::Unconfirmed {
-                    debug!(%pod, uid = %pod.uid, %verdict, "eviction put off again");
+                    debug!(%pod, uid = %pod.uid, %verdict, "eviction postponed again");
                 } else {
                     info!(%pod, uid = %pod.uid, %verdict,
-                        "eviction put off: the API server has newer facts of the pod or its node");
+                        "eviction postponed: the API server has newer data about the pod or its node");
                 }
                 self.metrics.ended(kind, UNCONFIRMED);
                 self.wait(eviction, State::Unconfirmed, UNTIL_CAUGHT_UP)
@@ -177,7 +178,7 @@ impl<R: Recheck, A: Requests, N: Notices> Evictor<R, A, N> {
             Ok(End::Spared(Spared::Going)) => self.wait(eviction, State::Sent, UNTIL_SEEN),
             Ok(End::AlreadyGone) | Err(Failure::Gone) => {
                 if past.state != State::Sent {
-                    debug!(%pod, uid = %pod.uid, "pod was gone already");
+                    debug!(%pod, uid = %pod.uid, "pod was already gone");
                     self.metrics.ended(kind, ALREADY_GONE);
                 }
                 self.wait(eviction, State::Sent, UNTIL_SEEN)
@@ -212,7 +213,7 @@ impl<R: Recheck, A: Requests, N: Notices> Evictor<R, A, N> {
         ended
     }
 
-    /// The requests of one attempt, with the newest facts asked for before each write.
+    /// The requests of one attempt. The newest facts are checked before each write.
     async fn evict(&self, eviction: &Eviction, past: &BacklogEntry) -> Result<End, Failure> {
         let (known, cause) = match self.recheck.by_view(eviction) {
             Ok(wanted) => wanted,
@@ -220,13 +221,13 @@ impl<R: Recheck, A: Requests, N: Notices> Evictor<R, A, N> {
         };
         let mut stored = None;
         if past.state == State::Sent {
-            // The watch is slow to show what the server took. Look before asking for it twice.
+            // The watch has not shown the accepted eviction yet. Read the pod before sending it twice.
             match self.requests.pod(&eviction.pod).await? {
                 Some(pod) if pod.class != PodClass::Terminating => stored = Some(pod),
                 _ => return Ok(End::AlreadyGone),
             }
             warn!(pod = %eviction.pod, uid = %eviction.pod.uid,
-                "the API server took the eviction but the pod is still there; evicting again");
+                "the API server accepted the eviction, but the pod is still there; evicting it again");
         }
         if let Some(end) = self.confirm(eviction, stored.as_ref().unwrap_or(&known)).await? {
             return Ok(end);
@@ -237,7 +238,7 @@ impl<R: Recheck, A: Requests, N: Notices> Evictor<R, A, N> {
             Method::Delete => {
                 let is_marked = past.marked.is_some_and(|at| at.elapsed() < MARK_LASTS)
                     || known.disruption == Disruption::ByTaint;
-                // Both the answer to the patch and a read have the pod as it is now.
+                // The response to the patch has the current pod; without a patch, it is read.
                 let stored = match stored {
                     _ if !is_marked => self.mark(eviction, past, &known, &cause).await?,
                     Some(stored) => Some(stored),
@@ -258,9 +259,9 @@ impl<R: Recheck, A: Requests, N: Notices> Evictor<R, A, N> {
         Ok(End::Sent(cause))
     }
 
-    /// How the attempt ends if the pod is to stay, by these facts of it and by its node as the API
-    /// server has it. That is read anew only if what is known of it is older than a second. The view has
-    /// the last word: the answer may have been long on its way.
+    /// Checks again whether the pod is to be evicted: first by the view, then by `pod` and by its node, which
+    /// is read from the API server unless a read is less than a second old. Returns how the attempt ends
+    /// if not. The view is checked after the read, because the response may have been delayed.
     async fn confirm(&self, eviction: &Eviction, pod: &Pod) -> Result<Option<End>, Failure> {
         let name = &eviction.pod.node;
         let node = self.confirmations.node(name, eviction.due, &self.requests).await?;
@@ -274,11 +275,11 @@ impl<R: Recheck, A: Requests, N: Notices> Evictor<R, A, N> {
         })
     }
 
-    /// Writes the condition, and returns the pod as it is stored then; `None` if it is gone.
+    /// Writes the condition, and returns the current pod; `None` if it is gone.
     ///
-    /// The condition tells others why the pod goes. Whoever refuses it, a policy for example, does not
-    /// decide whether the pod goes: then it is read instead, which also tells a refusal of the condition
-    /// from one since the name is another pod's by now. The next try asks for the condition again.
+    /// The condition tells others why the pod is evicted. If it is refused, for example by a policy, the
+    /// pod is evicted anyway. It is then read instead, which also shows whether the patch was refused
+    /// because another pod has the name by now. The next attempt writes the condition again.
     async fn mark(
         &self,
         eviction: &Eviction,
@@ -287,8 +288,8 @@ impl<R: Recheck, A: Requests, N: Notices> Evictor<R, A, N> {
         cause: &Cause,
     ) -> Result<Option<Pod>, Failure> {
         let is_final = |kind: FailureKind| {
-            let had_its_tries = past.retry.failures >= WEBHOOK_TRIES;
-            kind.is_definite() || kind == FailureKind::Webhook && had_its_tries
+            let waited_for_webhook = past.retry.failures >= WEBHOOK_ATTEMPTS;
+            kind.is_definite() || kind == FailureKind::Webhook && waited_for_webhook
         };
         let (kind, message) = match self.requests.mark(known, self.clock.now()).await {
             Ok(stored) => {
@@ -341,7 +342,7 @@ impl<R: Recheck, A: Requests, N: Notices> Evictor<R, A, N> {
         let pause = BUDGET.pause_asked(refusals, pod.uid.0, after);
         if is_news {
             info!(%pod, uid = %pod.uid, node = %pod.node, reason = message, ?pause,
-                "a disruption budget holds the pod back");
+                "a disruption budget blocks the eviction");
             self.notices.blocked(pod, message);
         }
         let asked = after.and_then(|after| self.in_a_while(after));
@@ -353,7 +354,7 @@ impl<R: Recheck, A: Requests, N: Notices> Evictor<R, A, N> {
         let pod = &eviction.pod;
         self.metrics.ended(eviction.cause.kind(), SEVERAL_BUDGETS);
         if past != State::SeveralBudgets {
-            // Their names are for people; without them it is said all the same.
+            // The names are for people. Without them, it is reported anyway.
             let budgets = self.requests.budgets_over(pod).await.unwrap_or_default();
             let names = budgets.join(", ");
             let message = format!("more than one disruption budget selects the pod ({names})");
@@ -361,8 +362,8 @@ impl<R: Recheck, A: Requests, N: Notices> Evictor<R, A, N> {
             let (_, is_news) = self.refused(eviction, &message, what, |retry| &mut retry.refusals);
             if is_news {
                 warn!(%pod, uid = %pod.uid, node = %pod.node, budgets = names,
-                    "more than one disruption budget selects a pod, so it cannot be evicted: leave \
-                     it one");
+                    "more than one disruption budget selects the pod, so it cannot be evicted; keep \
+                     only one");
                 self.notices.several_budgets(pod, &budgets);
             }
         }
@@ -390,16 +391,16 @@ impl<R: Recheck, A: Requests, N: Notices> Evictor<R, A, N> {
         let pause = backoff.pause_asked(failures, pod.uid.0, after);
         if is_news {
             warn!(%pod, uid = %pod.uid, cause = kind.label(), error = message, ?pause,
-                "eviction failed; it will be tried again until it succeeds");
+                "eviction failed; retrying until it succeeds");
             self.notices.failing(pod, cause, kind, message);
         } else {
             debug!(%pod, uid = %pod.uid, cause = kind.label(), error = message,
-                tries = failures, ?pause, "eviction failed again");
+                attempts = failures, ?pause, "eviction failed again");
         }
         self.wait(eviction, State::Failing(kind), pause)
     }
 
-    /// Notes that a try was refused or failed. Returns how many were, and whether `what` is news.
+    /// Records a refused or failed attempt. Returns the number of these, and whether `what` is new.
     fn refused(
         &self,
         eviction: &Eviction,
@@ -412,7 +413,7 @@ impl<R: Recheck, A: Requests, N: Notices> Evictor<R, A, N> {
             *counter(&mut entry.retry) += 1;
             (*counter(&mut entry.retry), entry.retry.reported.insert(what))
         });
-        // It was cancelled meanwhile, so nobody waits for it.
+        // Without an entry, the eviction was cancelled meanwhile.
         noted.unwrap_or((1, false))
     }
 
@@ -431,13 +432,13 @@ impl<R: Recheck, A: Requests, N: Notices> Evictor<R, A, N> {
     }
 }
 
-/// How far an attempt came, if it did not fail.
+/// How an attempt ended, if it did not fail.
 enum End {
-    /// It is not to go now.
+    /// The pod must not be evicted now.
     Spared(Spared),
-    /// The API server has no such pod any more, or one that is going.
+    /// The pod is gone or terminating.
     AlreadyGone,
-    /// The API server took the request, for this cause.
+    /// The API server accepted the request, for this cause.
     Sent(Cause),
 }
 

@@ -1,33 +1,33 @@
-//! Failed requests, told apart by what to do next.
+//! Failed requests, classified by what to do next.
 
 use std::fmt;
 use std::time::Duration;
 
-/// What kind of failure it was: a metric label, and what a person is told once per pod.
+/// The kind of a failure. It is a metric label, and is reported once per pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum FailureKind {
-    /// 401: the credentials were not taken.
+    /// 401: the credentials were rejected.
     Unauthorized,
     /// 403: RBAC or an admission policy refused.
     Forbidden,
     /// 409 on the pod itself, not on its identity.
     Conflict,
-    /// 422 or 400: the request was judged invalid, as a policy may do.
+    /// 422 or 400: the request is invalid. Admission policies also use these codes.
     Invalid,
-    /// An admission webhook denied the request, with whatever code, or could not be called. The API
-    /// server itself is well.
+    /// An admission webhook denied the request, with any code, or could not be called. The API server
+    /// itself works.
     Webhook,
     /// 429: the server is overloaded.
     Throttled,
     /// 5xx: the server failed.
     Server,
-    /// No answer in time.
+    /// No response in time.
     Timeout,
     /// The connection failed.
     Connection,
-    /// An answer that fits nothing above.
+    /// Any other response.
     Unexpected,
-    /// The request was not sent: another process leads, or may.
+    /// The request was not sent: this process does not hold the lease, or cannot be sure.
     NotLeading,
 }
 
@@ -64,13 +64,13 @@ impl FailureKind {
         }
     }
 
-    /// Whether the server has judged the request and said no: the same request is refused again until
-    /// somebody changes a rule, a right or a policy.
+    /// Whether the server evaluated the request and refused it. It will refuse the same request until
+    /// someone changes a permission or a policy.
     pub fn is_definite(self) -> bool {
         matches!(self, Self::Forbidden | Self::Invalid)
     }
 
-    /// The kind of a refusal with this HTTP status code, if no webhook answered.
+    /// The kind of a refusal with this HTTP status code that did not come from a webhook.
     pub fn of_code(code: u16) -> Self {
         match code {
             401 => Self::Unauthorized,
@@ -84,37 +84,37 @@ impl FailureKind {
     }
 }
 
-/// A request that did not do what it was to do.
+/// A failed request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure {
     /// The pod is gone: 404 from the API server itself.
     Gone,
-    /// The server says no in a way that it also uses when the pod is another one by now: 409 for a
-    /// deletion, 422 for a patch. Look which.
+    /// A refusal that may also mean that another pod has the name by now: 409 for a deletion, 422 for a
+    /// patch. The caller reads the pod to find out.
     Doubtful {
-        /// What kind it is if the pod is the same.
+        /// The kind, if the pod is the same.
         kind: FailureKind,
-        /// The server's words.
+        /// The server's message.
         message: String,
     },
-    /// The pod's disruption budget has nothing left.
+    /// The pod's disruption budget allows no disruption now.
     Blocked {
-        /// The budget's name, if the server tells it.
+        /// The budget's name, if the server names it.
         budget: Option<String>,
-        /// The server's words.
+        /// The server's message.
         message: String,
-        /// The least pause that the server asked for.
+        /// The minimum pause that the server requested.
         after: Option<Duration>,
     },
     /// More than one budget selects the pod, which the API server does not support.
     SeveralBudgets,
-    /// Anything else: to be tried again.
+    /// Any other failure, to be retried.
     Retry {
-        /// What kind.
+        /// Its kind.
         kind: FailureKind,
-        /// The server's or the connection's words.
+        /// The message of the server or the connection.
         message: String,
-        /// The least pause that the server asked for.
+        /// The minimum pause that the server requested.
         after: Option<Duration>,
     },
 }

@@ -1,9 +1,9 @@
-//! Whose turn it is: a queue of evictions that hands them out fairly.
+//! A fair queue of evictions.
 //!
-//! Nodes take turns, so that a node with many pods does not hold up the others. A turn is a few pods
-//! long, as they share what is read of their node. First tries come before retries, so that pods
-//! whose deletion hangs at some webhook do not hold up those whose deletion would succeed; but every
-//! fourth turn is a retry's, so that they are not held up for ever either.
+//! Nodes take turns, so that a node with many pods does not delay the others. A turn is a few pods long,
+//! because these share one read of their node. First attempts come before retries, so that pods whose
+//! deletion hangs at a webhook do not delay pods whose deletion would succeed. Every fourth item is a
+//! retry, so that retries are not starved.
 
 use std::collections::VecDeque;
 
@@ -11,27 +11,27 @@ use ahash::AHashMap;
 
 use crate::model::NodeName;
 
-/// One item in so many is a retry's while both wait.
+/// Every so many items, a retry comes first.
 const RETRY_TURN: u32 = 4;
-/// Pods of one node in a row. Where many nodes wait, its next turn comes too late to use the read
-/// again, so this is how many pods share one. Fewer than the window has places at first: a node whose
-/// pods hang at some webhook must not fill it in one turn.
+/// Pods of one node in a row. If many nodes wait, the node's next turn comes too late to share the read,
+/// so this is how many pods share one. It is less than the window's initial size: a node whose pods hang
+/// at a webhook must not fill the window in one turn.
 const NODE_TURN: u32 = 4;
 
-/// What waits for its turn. Bounded by the number of pods: one entry each.
+/// Items that wait for their turn. Bounded by the number of pods and causes: one entry each.
 #[derive(Debug)]
 pub(super) struct FairQueue<T> {
-    first_tries: Round<T>,
+    first_attempts: Round<T>,
     retries: Round<T>,
     turn: u32,
 }
 
-/// Queues of nodes that take turns.
+/// One queue per node; the nodes take turns.
 #[derive(Debug)]
 struct Round<T> {
-    /// The first of them has the turn.
+    /// The first node has the turn.
     nodes: VecDeque<NodeName>,
-    /// How many items it has been given in this turn.
+    /// How many of its items were taken in this turn.
     given: u32,
     waiting: AHashMap<NodeName, VecDeque<T>>,
 }
@@ -44,35 +44,35 @@ impl<T> Default for Round<T> {
 
 impl<T> Default for FairQueue<T> {
     fn default() -> Self {
-        Self { first_tries: Round::default(), retries: Round::default(), turn: 0 }
+        Self { first_attempts: Round::default(), retries: Round::default(), turn: 0 }
     }
 }
 
 impl<T> FairQueue<T> {
     /// Queues `item` of `node`.
     pub(super) fn push(&mut self, node: &NodeName, is_retry: bool, item: T) {
-        let round = if is_retry { &mut self.retries } else { &mut self.first_tries };
+        let round = if is_retry { &mut self.retries } else { &mut self.first_attempts };
         round.push(node, item);
     }
 
-    /// Takes the item whose turn it is.
+    /// Takes the next item.
     pub(super) fn pop(&mut self) -> Option<T> {
         self.turn = (self.turn + 1) % RETRY_TURN;
         if self.turn == 0 {
-            self.retries.pop().or_else(|| self.first_tries.pop())
+            self.retries.pop().or_else(|| self.first_attempts.pop())
         } else {
-            self.first_tries.pop().or_else(|| self.retries.pop())
+            self.first_attempts.pop().or_else(|| self.retries.pop())
         }
     }
 
-    /// Takes an item of `node` out before its turn.
+    /// Removes an item of `node` before its turn.
     pub(super) fn remove(&mut self, node: &NodeName, is_it: impl Fn(&T) -> bool) -> Option<T> {
-        let first = self.first_tries.remove(node, &is_it);
+        let first = self.first_attempts.remove(node, &is_it);
         first.or_else(|| self.retries.remove(node, &is_it))
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.first_tries.nodes.is_empty() && self.retries.nodes.is_empty()
+        self.first_attempts.nodes.is_empty() && self.retries.nodes.is_empty()
     }
 }
 
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn first_tries_come_first_and_every_fourth_turn_is_a_retrys() {
+    fn first_attempts_come_first_and_every_fourth_item_is_a_retry() {
         let mut queue = FairQueue::default();
         let node = NodeName::from("a");
         for item in ["r1", "r2", "r3"] {
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_taken_out_of_turn_leaves_the_others_theirs() {
+    fn removing_items_does_not_change_the_turns_of_others() {
         let mut queue = FairQueue::default();
         let (a, b) = (NodeName::from("a"), NodeName::from("b"));
         queue.push(&a, false, "a1");

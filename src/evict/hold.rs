@@ -1,12 +1,12 @@
-//! What holds evictions back that are due: limits, a breaker, a pause.
+//! Holds: limits, breakers and pauses that keep due evictions from being handed out.
 //!
-//! A hold is asked when an eviction is about to be handed out, never before, so it judges by what is
-//! true then. It names a *line* for the eviction, and evictions of one line wait one behind the
-//! other: while the first of them is held, the others are not asked about. So a hundred thousand
-//! evictions that wait for one limit cost one question each time that it lets one go.
+//! A hold is consulted right before an eviction would be handed out, so it decides by the current state.
+//! It assigns the eviction to a *line*. Evictions in a line wait one behind the other: while the
+//! first is held, the hold is not consulted about the others. So a hundred thousand evictions that wait
+//! for one limit cost one question for each that the limit releases.
 //!
-//! What is held keeps no place of the window and stands in nobody's way but its own line's. With no hold
-//! configured nothing is asked and nothing is kept.
+//! A held eviction occupies no place in the window and delays only its own line. Without holds, nothing
+//! is asked and nothing is stored.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
@@ -22,21 +22,21 @@ use super::queue::Item;
 use super::{Eviction, Key};
 use crate::model::NodeName;
 
-/// A line is asked about no more often.
+/// Minimum time between two questions about a line.
 const LEAST: Duration = Duration::from_millis(1);
 
-/// Holds some evictions back. It is asked under a lock: it must not wait, nor call the queue.
+/// Holds some evictions back. Called under a lock: must not block or call the queue.
 pub trait Hold: Send + Sync {
-    /// Its name, for people: "rate limit".
+    /// A name for people, such as "rate limit".
     fn name(&self) -> &'static str;
 
-    /// The line in which an eviction would wait; `None` if it does not concern this hold.
+    /// The line in which the eviction would wait; `None` if this hold does not apply to it.
     fn line(&self, eviction: &Eviction) -> Option<Arc<str>>;
 
-    /// What the next eviction of a line has to wait for at `now`; `None` if it may go.
+    /// What the next eviction of the line must wait for; `None` if it may go.
     fn holds(&self, line: &str, now: Instant) -> Option<Wait>;
 
-    /// An eviction of the line is handed out, as no hold holds it.
+    /// Called when an eviction of the line is handed out, because no hold holds it.
     fn passed(&self, line: &str, now: Instant) {
         let _ = (line, now);
     }
@@ -45,14 +45,14 @@ pub trait Hold: Send + Sync {
 /// When to ask again about a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
-    /// At this time, or when something changes before.
+    /// At this time, or earlier if the hold signals a change.
     Until(Instant),
-    /// When something changes.
+    /// When the hold signals a change.
     ForChange,
 }
 
 impl Wait {
-    /// The same, but not now: whoever says "until now" is asked again a little later.
+    /// The same, but at least [`LEAST`] from now.
     fn after(self, now: Instant) -> Self {
         match self {
             Self::Until(at) => Self::Until(at.max(now + LEAST)),
@@ -68,7 +68,7 @@ pub struct Held {
     pub by: &'static str,
     /// The line in which the eviction waits.
     pub line: Arc<str>,
-    /// When the line is asked about again.
+    /// When to ask again about the line.
     pub wait: Wait,
 }
 
@@ -78,17 +78,16 @@ impl fmt::Display for Held {
     }
 }
 
-/// The holds that are configured, in the order in which they are asked.
+/// The configured holds, in the order in which they are consulted.
 #[derive(Default)]
 pub struct Holds {
     holds: Vec<Box<dyn Hold>>,
-    /// A hold lets go what it held.
+    /// Notified when a hold's answer changes.
     changed: Arc<Notify>,
 }
 
 impl Holds {
-    /// These holds. Each of them tells by `changed` that an answer of its has changed before the time that
-    /// it gave.
+    /// Each hold notifies `changed` when an answer changes before the time that it gave.
     pub fn new(holds: Vec<Box<dyn Hold>>, changed: Arc<Notify>) -> Self {
         Self { holds, changed }
     }
@@ -97,13 +96,13 @@ impl Holds {
         self.holds.is_empty()
     }
 
-    /// Completes when an answer has changed.
+    /// Completes when a hold's answer has changed.
     pub(super) async fn changed(&self) {
         self.changed.notified().await;
     }
 
-    /// What holds an eviction back, and in which line. One that comes new goes behind those that wait in
-    /// its line; the first of a line, `from` which it comes, is only asked about.
+    /// What holds an eviction back, and in which line. If its line is not empty, the eviction joins the end
+    /// and no hold is consulted. An eviction that was the first of the line `from` does not join again.
     pub(super) fn ask<T>(
         &self,
         eviction: &Eviction,
@@ -112,7 +111,7 @@ impl Holds {
         now: Instant,
     ) -> Option<(LineId, Held)> {
         let held = self.lines_of(eviction).find_map(|(hold, id)| {
-            let waits = from.is_none().then(|| lines.last_word(&id)).flatten();
+            let waits = from.is_none().then(|| lines.last_answer(&id)).flatten();
             let wait = waits.or_else(|| hold.holds(&id.line, now))?.after(now);
             let held = Held { by: hold.name(), line: Arc::clone(&id.line), wait };
             Some((id, held))
@@ -140,29 +139,29 @@ impl fmt::Debug for Holds {
     }
 }
 
-/// Tells a line from all others.
+/// Identifies a line.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct LineId {
     hold_index: usize,
     line: Arc<str>,
 }
 
-/// Evictions that are held, by line. In each line nodes take turns, as they do among those that are not.
+/// Held evictions, by line. Within a line nodes take turns, as they do among evictions that are not held.
 #[derive(Debug)]
 pub(super) struct Lines<T> {
     by_id: AHashMap<LineId, Line<T>>,
-    /// Those that are to be asked about, in turn.
+    /// Lines to ask about now, in order.
     open: VecDeque<LineId>,
-    /// When others of them are.
+    /// When to ask about the other lines.
     times: BTreeSet<(Instant, LineId)>,
-    /// In which line an eviction is.
+    /// The line and node of each held eviction.
     places: AHashMap<Key, (LineId, NodeName)>,
 }
 
 #[derive(Debug)]
 struct Line<T> {
     wait: Wait,
-    /// It was asked about and goes first.
+    /// The eviction that the last answer was about. It goes first.
     first: Option<Item<T>>,
     rest: FairQueue<Item<T>>,
 }
@@ -179,12 +178,12 @@ impl<T> Default for Lines<T> {
 }
 
 impl<T> Lines<T> {
-    /// What was answered about a line last, if anything waits there.
-    fn last_word(&self, id: &LineId) -> Option<Wait> {
+    /// The last answer about a line, if the line is not empty.
+    fn last_answer(&self, id: &LineId) -> Option<Wait> {
         self.by_id.get(id).filter(|line| !line.is_empty()).map(|line| line.wait)
     }
 
-    /// Puts an eviction into a line, behind the others of its node.
+    /// Adds an eviction to a line, behind the others of its node.
     pub(super) fn push(&mut self, id: LineId, wait: Wait, item: Item<T>) {
         let node = item.eviction.pod.node.clone();
         self.places.insert(item.eviction.key(), (id.clone(), node.clone()));
@@ -197,7 +196,7 @@ impl<T> Lines<T> {
         line.rest.push(&node, item.is_retry, item);
     }
 
-    /// Puts the first of a line back, which is held for longer.
+    /// Returns the first eviction of a line to its place, because it is still held.
     pub(super) fn put_back(&mut self, id: LineId, wait: Wait, item: Item<T>) {
         self.close(&id, wait);
         let node = item.eviction.pod.node.clone();
@@ -207,8 +206,8 @@ impl<T> Lines<T> {
         }
     }
 
-    /// Takes the first of a line that is to be asked about. It is to be put back, or the line
-    /// [kept open](Self::keep_open).
+    /// Takes the first eviction of an open line. The caller either [puts it back](Self::put_back) or
+    /// [keeps the line open](Self::keep_open).
     pub(super) fn pop(&mut self, now: Instant) -> Option<(Option<LineId>, Item<T>)> {
         while let Some((at, _)) = self.times.first()
             && *at <= now
@@ -227,7 +226,7 @@ impl<T> Lines<T> {
         None
     }
 
-    /// The first of a line is gone from it, so the next is to be asked about.
+    /// The first eviction has left the line, so the hold is asked about the next one.
     pub(super) fn keep_open(&mut self, id: Option<LineId>) {
         let Some(id) = id else { return };
         if self.by_id.get(&id).is_some_and(Line::is_empty) {
@@ -237,19 +236,19 @@ impl<T> Lines<T> {
         }
     }
 
-    /// Has all lines asked about.
+    /// Opens all lines.
     pub(super) fn open_all(&mut self) {
         self.times.clear();
         self.open = self.by_id.keys().cloned().collect();
         self.open.make_contiguous().sort_unstable();
     }
 
-    /// When the next line is to be asked about.
+    /// When the next line opens.
     pub(super) fn next_time(&self) -> Option<Instant> {
         self.times.first().map(|(at, _)| *at)
     }
 
-    /// Takes an eviction out.
+    /// Removes an eviction from its line.
     pub(super) fn remove(&mut self, key: Key) -> Option<Item<T>> {
         let (id, node) = self.places.remove(&key)?;
         let line = self.by_id.get_mut(&id)?;

@@ -1,5 +1,5 @@
-//! What is counted about evictions: upstream's two metrics under their names, and our own, apart for
-//! taints and for drains.
+//! Metrics of evictions: upstream's two under their own names, and ours, separately for taints and
+//! drains.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,7 @@ pub struct Metrics {
     drains: Counters,
 }
 
-/// What is counted for each kind of cause.
+/// Counters of one kind of cause.
 #[derive(Clone, Debug)]
 struct Counters {
     results: IntCounterVec,
@@ -53,10 +53,10 @@ impl Counters {
 }
 
 impl Metrics {
-    /// Registers the counters, and gauges of what is in `backlog`.
+    /// Registers the counters, and gauges of the `backlog`.
     ///
     /// # Errors
-    /// A metric of the same name is registered already.
+    /// A metric of the same name is already registered.
     pub fn register(registry: &Registry, backlog: &Arc<Backlog>) -> prometheus::Result<Self> {
         let metrics = Self {
             deletions: IntCounter::new(
@@ -140,12 +140,12 @@ impl Metrics {
         Ok(metrics)
     }
 
-    /// A try has ended, and did not fail.
+    /// Counts an attempt that did not fail.
     pub(super) fn ended(&self, kind: CauseKind, result: &str) {
         self.of(kind).results.with_label_values(&[result]).inc();
     }
 
-    /// The API server took a pod's deletion so long after it came due by taints.
+    /// Counts a deletion for a taint that the API server accepted this long after it became due.
     pub(super) fn deleted_by_taint(&self, after: Duration) {
         self.deletions.inc();
         self.duration.observe(after.as_secs_f64());
@@ -167,18 +167,18 @@ impl Metrics {
     }
 }
 
-/// Results, as labels. Those of a request are its [method's](super::Method).
+/// Results, as labels. The label of a success depends on the [method](super::Method).
 pub(super) const ALREADY_GONE: &str = "already_gone";
 pub(super) const WITHDRAWN: &str = "withdrawn";
 pub(super) const UNCONFIRMED: &str = "unconfirmed";
 pub(super) const BLOCKED: &str = "blocked";
 pub(super) const SEVERAL_BUDGETS: &str = "several_budgets";
 
-/// Counts the backlog when it is asked to, so that no path can forget to.
+/// Counts the backlog at each scrape, so that no code path can forget an update.
 struct BacklogGauge {
     backlog: Arc<Backlog>,
     kind: CauseKind,
-    /// States that are shown also if nothing is in them.
+    /// States that are exported even at zero.
     states: Vec<State>,
     gauge: IntGaugeVec,
 }

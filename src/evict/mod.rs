@@ -1,24 +1,23 @@
-//! Evicts pods: everything from "due" to "gone", for whatever cause.
+//! Evicts pods: everything from "due" to "gone", for taints and for drains.
 //!
 //! ```text
 //! timers ─due→ queue (nodes take turns; holds) ─place in the window→ evictor ─outcome→ timers
 //! ```
 //!
-//! What is due comes in as an [`Eviction`], which says why the pod goes, by taints or by a drain; what
-//! became of it goes back as an [`Outcome`], and the timed queue decides when it comes again. So a pod
-//! that cannot be evicted now waits in the timed queue like any other, outside the window, and is decided
-//! afresh when its pause is over.
+//! A due eviction enters as an [`Eviction`] with its [`Cause`]. Each attempt ends with an [`Outcome`],
+//! which goes back to the timed queue; the timed queue schedules the next attempt. So a pod that cannot
+//! be evicted now waits outside the window, and is decided again when its pause is over.
 //!
-//! - [`Eviction`]: the pod, the [`Cause`], and by it the [`Method`]: what is asked of the API server.
-//! - [`Schedule`]: counts down, cancels, takes an eviction back for its next try.
-//! - [`Queue`]: waits its turn; [`hand_out`] is the loop that gives it to the evictor.
-//! - [`Hold`]: holds due evictions back: a limit, a breaker, a pause is one file each.
-//! - [`Window`]: how many are evicted at the same time.
-//! - [`Evictor`]: one try of one eviction, from the second look to the outcome.
-//! - [`Recheck`]: the second look. Nothing is written on the word of an old decision.
-//! - [`Backlog`]: what is due and not yet gone, for people, drains and metrics.
+//! - [`Eviction`]: the pod, the [`Cause`], and the [`Method`] that follows from it: which request is sent.
+//! - [`Schedule`]: armed evictions: counts down, cancels, and schedules the next attempt.
+//! - [`Queue`]: due evictions that wait for their turn. [`hand_out`] passes them to the evictor.
+//! - [`Hold`]: keeps due evictions from being handed out. A limit, a breaker or a pause is one file each.
+//! - [`Window`]: how many evictions may be in flight.
+//! - [`Evictor`]: one attempt, from the second check to the outcome.
+//! - [`Recheck`]: the second check. Nothing is written because of an old decision.
+//! - [`Backlog`]: evictions whose pods are not yet gone, for people, drains and metrics.
 //!
-//! Every request names the UID. No eviction is lost: each is finished, comes again, or is in the queue.
+//! Every request names the UID. No eviction is lost: each is finished, scheduled again, or in the queue.
 
 mod backlog;
 mod confirm;

@@ -1,4 +1,4 @@
-//! Evictions that are due: each waits for its turn and for what holds it, and is then handed out.
+//! The queue of due evictions. Each waits for its turn and for its holds, and is then handed out.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -15,50 +15,50 @@ use super::window::{HANGS, Window};
 use super::{Backlog, Eviction, Key, Recheck, State};
 use crate::pipeline::{AFTER_PANIC, Runner};
 
-/// Where due evictions come from, and where each goes back to with what became of it.
+/// Where due evictions come from, and where each returns with its outcome.
 pub trait Origin: Send + Sync + 'static {
-    /// Tells one hand-out of an eviction from all others.
+    /// Identifies one entry of an eviction into the queue.
     type Ticket: Copy + Send + Sync + 'static;
 
-    /// Whether an eviction is still asked for. Called under a lock: it must not wait, nor call the queue.
+    /// Whether an eviction is still requested. Called under a lock: must not block or call the queue.
     fn standing(&self, eviction: &Eviction, ticket: Self::Ticket) -> Standing;
 
-    /// Takes an eviction back.
+    /// Takes an eviction back, with its outcome.
     fn finish(&self, eviction: &Eviction, ticket: Self::Ticket, outcome: &Outcome);
 }
 
-/// Whether an eviction that was taken in is still asked for.
+/// Whether a queued eviction is still requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// It is.
+    /// Still requested.
     Current,
-    /// Another for the same pod has taken its place, and comes once this one is finished.
+    /// Replaced by another eviction of the same pod, which becomes due once this one is finished.
     Replaced,
-    /// It is not.
+    /// No longer requested.
     Cancelled,
 }
 
-/// Evictions that are due and not handed out.
+/// Due evictions that are not handed out yet.
 #[derive(Debug)]
 pub struct Queue<T> {
     waiting: Mutex<Waiting<T>>,
     holds: Holds,
     backlog: Arc<Backlog>,
-    /// Something came in, or a place became free.
+    /// Notified when an eviction comes in, or a place in the window becomes free.
     changed: Notify,
 }
 
 #[derive(Debug)]
 struct Waiting<T> {
-    /// Those that nothing holds, as far as is known.
+    /// Evictions for which no hold was consulted yet.
     due: FairQueue<Item<T>>,
-    /// Those that were held when they were asked about.
+    /// Evictions that a hold holds.
     held: Lines<T>,
-    /// The held and the others take turns.
+    /// Whether the next one comes from `held`, if possible: the two take turns.
     held_first: bool,
 }
 
-/// An eviction that waits.
+/// A queued eviction.
 #[derive(Debug)]
 pub(super) struct Item<T> {
     pub(super) eviction: Eviction,
@@ -67,14 +67,14 @@ pub(super) struct Item<T> {
 }
 
 impl<T: Copy> Queue<T> {
-    /// An empty queue, which notes its evictions in `backlog`.
+    /// An empty queue. It records its evictions in `backlog`.
     pub fn new(backlog: Arc<Backlog>, holds: Holds) -> Self {
         let (due, held) = (FairQueue::default(), Lines::default());
         let waiting = Mutex::new(Waiting { due, held, held_first: false });
         Self { waiting, holds, backlog, changed: Notify::new() }
     }
 
-    /// Takes in an eviction that is due. From now on it is in the backlog, also while it waits.
+    /// Queues a due eviction and enters it in the backlog.
     pub fn push(&self, eviction: Eviction, ticket: T, was_tried: bool) {
         let Eviction { pod, cause, due } = &eviction;
         self.backlog.enter(pod, cause, *due);
@@ -88,8 +88,8 @@ impl<T: Copy> Queue<T> {
         self.changed.notify_one();
     }
 
-    /// Gives back an eviction that is held. Whoever has cancelled or replaced one asks for it, so
-    /// that this waits for no hold, and finishes it.
+    /// Removes and returns a held eviction. After cancelling or replacing an eviction, the caller recalls
+    /// and finishes it here, so that this does not wait for a hold.
     pub fn recall(&self, key: Key) -> Option<(Eviction, T)> {
         if self.holds.is_empty() {
             return None;
@@ -98,13 +98,13 @@ impl<T: Copy> Queue<T> {
         Some((eviction, ticket))
     }
 
-    /// Forgets everything: this process does not evict any more.
+    /// Drops everything, at the end of a term.
     pub fn clear(&self) {
         let mut waiting = self.waiting.lock();
         (waiting.due, waiting.held) = <(FairQueue<_>, Lines<_>)>::default();
     }
 
-    /// The next eviction that nothing holds. What is not asked for any more goes to `ended`.
+    /// The next eviction that no hold holds. Evictions that are no longer requested go to `ended`.
     fn next(
         &self,
         origin: &impl Origin<Ticket = T>,
@@ -114,7 +114,7 @@ impl<T: Copy> Queue<T> {
             let now = Instant::now();
             let mut waiting = self.waiting.lock();
             let (from, item) = waiting.pop(now)?;
-            // Under the lock: whoever cancels it afterwards finds it when recalling it.
+            // Checked under the lock, so that a later cancellation finds it with `recall`.
             let standing = origin.standing(&item.eviction, item.ticket);
             if standing != Standing::Current {
                 waiting.held.keep_open(from);
@@ -144,7 +144,7 @@ impl<T: Copy> Queue<T> {
 
     /// Completes when there may be something to hand out.
     async fn changed(&self, window: &Window) {
-        // While there is no place, the next one to become free says so.
+        // A full window needs no timer: a place that becomes free notifies `changed`.
         let next = (!window.is_full()).then(|| self.waiting.lock().held.next_time()).flatten();
         let time = async {
             match next {
@@ -169,8 +169,8 @@ impl<T> Waiting<T> {
     }
 }
 
-/// Hands evictions to the `evictor`, as many at a time as its window has places, until `stop`. Those in
-/// flight then go on, in the hands of the `runner`.
+/// Hands evictions to the `evictor` until `stop`, as many at a time as its window has places. The `runner`
+/// finishes those in flight.
 pub async fn hand_out<O, R, A, N>(
     queue: Arc<Queue<O::Ticket>>,
     origin: Arc<O>,
@@ -220,7 +220,7 @@ pub async fn hand_out<O, R, A, N>(
             });
         }
         tokio::select! {
-            // What ends during the stop makes room, but not for another.
+            // During the stop, evictions that end free places, which must not be used.
             biased;
             () = stop.cancelled() => return,
             () = queue.changed(window) => {}
@@ -228,7 +228,7 @@ pub async fn hand_out<O, R, A, N>(
     }
 }
 
-/// A place in the window, given back in every case.
+/// A place in the window, given back when dropped.
 struct Place<T> {
     window: Arc<Window>,
     queue: Arc<Queue<T>>,
@@ -236,7 +236,7 @@ struct Place<T> {
 }
 
 impl<T> Place<T> {
-    /// Lets another eviction begin meanwhile.
+    /// Gives the place back early, so that another eviction can start.
     fn hang(&mut self) {
         self.hangs = self.window.hang();
         self.queue.changed.notify_one();

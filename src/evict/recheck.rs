@@ -1,33 +1,33 @@
-//! The second look: whether an eviction is still wanted, right before anything is written.
+//! The second check: whether an eviction is still wanted, right before anything is written.
 
 use std::sync::Arc;
 
 use super::{Cause, Eviction};
 use crate::model::{Node, Pod, Verdict};
 
-/// Who decides whether an eviction is still wanted.
+/// Decides whether an eviction is still wanted.
 pub trait Recheck: Send + Sync {
-    /// By the newest facts at hand. If it is wanted: the pod, and the cause as it is by now.
+    /// Decides by the view. If the eviction is wanted: the pod, and its current cause.
     ///
     /// # Errors
-    /// It is not to go now.
+    /// The pod must not be evicted now.
     fn by_view(&self, eviction: &Eviction) -> Result<(Arc<Pod>, Cause), Spared>;
 
-    /// By the pod and the node as the API server has answered (`None`: there is no such node).
-    /// The answer may be older than the facts at hand: whichever is newer counts.
+    /// Decides by the pod and the node as read from the API server (`None`: there is no such node).
+    /// The response may be older than the view: the newer of the two counts.
     ///
     /// # Errors
-    /// It is not to go now.
+    /// The pod must not be evicted now.
     fn by_server(&self, eviction: &Eviction, pod: &Pod, node: Option<&Node>) -> Result<(), Spared>;
 }
 
 /// Why a pod is not evicted now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Spared {
-    /// It is being deleted already.
+    /// It is already being deleted.
     Going,
-    /// Nobody wants it gone any more; a verdict says why, where taints were the cause.
+    /// Its eviction is no longer wanted. For taints, the verdict says why.
     Unwanted(Option<Verdict>),
-    /// The API server knows more than the view, and by that it stays. The view will catch up.
+    /// It stays according to the API server, which is ahead of the view. The view will catch up.
     Unconfirmed(Verdict),
 }

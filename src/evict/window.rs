@@ -1,38 +1,37 @@
-//! How many pods are evicted at the same time: found by additive increase and multiplicative
-//! decrease, as TCP finds its window.
+//! How many evictions may be in flight. The number adapts by additive increase and multiplicative
+//! decrease, like TCP's congestion window.
 //!
-//! Each eviction in flight holds a connection. Too few leave the API server idle between requests;
-//! too many make it slower for everybody. Which number is right depends on a server that nobody
-//! here knows, so it is felt for: one more for each round in which all went well, a third less when
-//! the server says that it is overloaded, does not answer, or takes longer than its own service
-//! objective for writes.
+//! Each eviction in flight uses a connection. Too few leave the API server idle between requests; too
+//! many slow it down for everyone. The right number depends on the server. So the window grows by one for
+//! each round of quick successes. It shrinks by a third when the server is overloaded, does not respond,
+//! or is slower than its service objective for writes.
 
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// Where it starts. A kube-apiserver on two cores does its best with about 16.
+/// Initial size. A kube-apiserver on two cores works best with about 16.
 const FIRST: f64 = 8.0;
-/// Never fewer: one hanging webhook must not hold up the whole cluster.
+/// Minimum size: one hanging webhook must not delay the whole cluster.
 const LEAST: f64 = 4.0;
-/// Never more: a bound on connections.
+/// Maximum size: a bound on connections.
 const MOST: f64 = 32.0;
-/// Part of the window that is left after a cut.
+/// Factor by which a cut shrinks the window.
 const CUT: f64 = 0.67;
-/// One overload is answered by many refusals: within this time they count as one.
+/// One overload causes many refusals. Within this time they count as one.
 const SETTLES: Duration = Duration::from_secs(1);
-/// An eviction that takes longer has waited in the server most of the time: more of them would wait
-/// longer, and so would everybody else.
+/// A slower eviction spent most of its time queued in the server. A larger window would only make that
+/// queue longer, for everyone.
 const BRISK: Duration = Duration::from_millis(500);
-/// Kubernetes' objective for a write is 1 s at the 99th percentile. An eviction is two.
+/// Kubernetes' objective for a write is 1 s at the 99th percentile. An eviction is two writes.
 const SLOW: Duration = Duration::from_secs(2);
 
-/// An eviction without an outcome for so long waits for somebody else, for example for a webhook that
-/// does not answer. It costs the server little, and must not hold up those that it would answer.
+/// An eviction that takes longer than this waits for a third party, such as a webhook that does not
+/// respond. It costs the server little, and must not delay other evictions.
 pub(super) const HANGS: Duration = Duration::from_secs(2);
-/// So many of them hold no place. A bound on connections, and on what a server is asked for that is slow
-/// with everything.
+/// How many hanging evictions may give their place back. This bounds connections, and the load on a server
+/// that is slow with all requests.
 const MOST_HANGING: usize = 64;
 
 /// The window of evictions in flight.
@@ -71,8 +70,8 @@ impl Window {
         state.in_flight = state.in_flight.saturating_sub(1);
     }
 
-    /// Gives the place of an eviction back that [hangs](HANGS), if not too many do. It is then ended by
-    /// [`leave_hanging`](Self::leave_hanging).
+    /// Gives back the place of an eviction that [hangs](HANGS), unless too many do. Returns whether it
+    /// did; the eviction then ends with [`leave_hanging`](Self::leave_hanging).
     pub fn hang(&self) -> bool {
         let mut state = self.state.lock();
         let may = state.hanging < MOST_HANGING;
@@ -83,24 +82,24 @@ impl Window {
         may
     }
 
-    /// An eviction that had given its place back is over.
+    /// Ends an eviction that gave its place back early.
     pub fn leave_hanging(&self) {
         let mut state = self.state.lock();
         state.hanging = state.hanging.saturating_sub(1);
     }
 
-    /// An eviction was carried out, and its requests took this long.
+    /// Records that an eviction succeeded, and how long its requests took.
     pub(super) fn went_well(&self, took: Duration) {
         let mut state = self.state.lock();
         if took > SLOW {
             state.cut();
         } else if took <= BRISK && state.in_flight >= state.places() {
-            // Only a window that is used up says anything about a larger one.
+            // Only a full window is evidence for a larger one.
             state.window = (state.window + 1.0 / state.window).min(MOST);
         }
     }
 
-    /// The server is overloaded, or did not answer.
+    /// Records that the server is overloaded or did not respond.
     pub(super) fn overloaded(&self) {
         self.state.lock().cut();
     }
@@ -111,12 +110,12 @@ impl Window {
         state.in_flight >= state.places()
     }
 
-    /// How many pods may be evicted at the same time.
+    /// How many evictions may be in flight.
     pub fn window(&self) -> usize {
         self.state.lock().places()
     }
 
-    /// How many are.
+    /// How many evictions are in flight, hanging ones included.
     pub fn in_flight(&self) -> usize {
         let state = self.state.lock();
         state.in_flight + state.hanging

@@ -1,4 +1,4 @@
-//! Evictions on their way through the queue, with holds that a test opens and shuts.
+//! Evictions in the queue, with holds that a test opens and closes.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -12,15 +12,15 @@ use crate::evict::{Cause, CauseKind, Failure, FailureKind, Hold, Metrics, Spared
 use crate::model::build::{noon, pod, taint};
 use crate::model::{self, Node, NodeName, Pod, PodRef, Verdict};
 
-/// Holds the evictions of some taint keys, each key in a line of its own.
+/// Holds the evictions for some taint keys, with one line per key.
 #[derive(Clone, Default)]
 struct Toy(Arc<Mutex<Lines>>);
 
 #[derive(Default)]
 struct Lines {
-    /// Keys that are shut, until something changes.
+    /// Keys that are closed until a change.
     shut: BTreeSet<&'static str>,
-    /// Keys of which one goes each second, and from when on the next one may.
+    /// Keys of which one eviction may go each second, and when the next one may.
     paced: BTreeMap<&'static str, Instant>,
     asked: usize,
     passed: Vec<String>,
@@ -74,7 +74,7 @@ impl Toy {
     }
 }
 
-/// Wants every eviction, grants every request, and takes every eviction back.
+/// Wants every eviction, accepts every request, and takes every eviction back.
 #[derive(Clone, Default)]
 struct World(Arc<Mutex<Facts>>);
 
@@ -82,11 +82,11 @@ struct World(Arc<Mutex<Facts>>);
 struct Facts {
     /// Names of pods that were deleted, in order.
     deleted: Vec<String>,
-    /// What came back, by ticket.
+    /// Outcomes, by ticket.
     finished: Vec<(u32, Outcome)>,
     replaced: BTreeSet<u32>,
     cancelled: BTreeSet<u32>,
-    /// Answers to the next deletions, before they succeed.
+    /// Failures of the next deletions, before they succeed.
     refusals: VecDeque<Failure>,
 }
 
@@ -211,7 +211,7 @@ impl Bench {
         ticket
     }
 
-    /// Names of pods that were deleted meanwhile.
+    /// Names of pods that are deleted within this time.
     async fn after(&self, time: Duration) -> Vec<String> {
         tokio::time::sleep(time).await;
         std::mem::take(&mut self.world.0.lock().deleted)
@@ -227,7 +227,7 @@ impl Bench {
         entry.held.map(|held| held.to_string())
     }
 
-    /// Whoever does not want it any more says so.
+    /// Cancels an eviction. Returns whether it was held.
     fn cancel(&self, name: &str, key: &str, ticket: u32) -> bool {
         self.world.0.lock().cancelled.insert(ticket);
         self.queue.recall(eviction(name, "n1", key).key()).is_some()
@@ -242,7 +242,7 @@ impl Bench {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_held_is_in_the_backlog_keeps_no_place_and_stands_in_nobodys_way() {
+async fn a_held_eviction_is_in_the_backlog_and_neither_takes_a_place_nor_delays_others() {
     let toy = Toy::shutting(&["a"]);
     let bench = bench(&[&toy]);
     for n in 0..100 {
@@ -254,7 +254,7 @@ async fn what_is_held_is_in_the_backlog_keeps_no_place_and_stands_in_nobodys_way
     assert_eq!(bench.window.in_flight(), 0);
     assert_eq!(bench.held("a99").as_deref(), Some("toy (a)"));
     assert_eq!(bench.held("b"), None);
-    assert_eq!(toy.0.lock().asked, 1, "a line is asked about, not each that waits in it");
+    assert_eq!(toy.0.lock().asked, 1, "asked about a line, not about each eviction in it");
     assert_eq!(bench.counted("ostrakon_backlog_pods{state=\"held\"}"), 101);
     assert_eq!(bench.counted("ostrakon_backlog_pods{state=\"due\"}"), 0);
     assert!(bench.after(Duration::from_secs(3600)).await.is_empty(), "for as long as it takes");
@@ -262,7 +262,7 @@ async fn what_is_held_is_in_the_backlog_keeps_no_place_and_stands_in_nobodys_way
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hold_that_lets_go_is_asked_again_and_the_others_hold_on() {
+async fn a_changed_hold_is_asked_again_and_the_others_keep_holding() {
     let toy = Toy::shutting(&["a", "b"]);
     let bench = bench(&[&toy]);
     for name in ["a1", "a2"] {
@@ -271,7 +271,7 @@ async fn a_hold_that_lets_go_is_asked_again_and_the_others_hold_on() {
     bench.push("b1", "n1", "b");
     assert!(bench.soon().await.is_empty());
     toy.0.lock().shut.remove("a");
-    assert!(bench.soon().await.is_empty(), "nobody has said that anything changed");
+    assert!(bench.soon().await.is_empty(), "no change was signalled");
     bench.changed.notify_one();
     assert_eq!(bench.soon().await, ["a1", "a2"]);
     assert_eq!(bench.held("a1"), None);
@@ -280,7 +280,7 @@ async fn a_hold_that_lets_go_is_asked_again_and_the_others_hold_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_line_goes_on_when_its_time_comes_in_its_order() {
+async fn a_line_continues_at_its_time_and_in_its_order() {
     let toy = Toy::pacing("a");
     let bench = bench(&[&toy]);
     for n in 0..1000 {
@@ -289,7 +289,7 @@ async fn a_line_goes_on_when_its_time_comes_in_its_order() {
     let mut went = bench.soon().await;
     for n in 0..9 {
         went.extend(bench.after(Duration::from_secs(1)).await);
-        // One that comes later does not overtake those that wait.
+        // A later one does not overtake the waiting ones.
         bench.push(&format!("late{n}"), "n2", "a");
     }
     let first_four = ["a0", "a1", "a2", "a3"];
@@ -300,18 +300,18 @@ async fn a_line_goes_on_when_its_time_comes_in_its_order() {
         "nodes take turns: {went:?}"
     );
     let asked = toy.0.lock().asked;
-    assert!(asked <= 22, "a thousand that wait cost {asked} questions");
+    assert!(asked <= 22, "a thousand waiting evictions cost {asked} questions");
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_eviction_that_is_cancelled_waits_for_no_hold() {
+async fn a_cancelled_eviction_waits_for_no_hold() {
     let toy = Toy::shutting(&["a"]);
     let bench = bench(&[&toy]);
     let [first, second, third] = ["a1", "a2", "a3"].map(|name| bench.push(name, "n1", "a"));
     bench.soon().await;
-    // The first of a line, and one in its midst.
+    // The first of a line, and one in the middle.
     for (name, ticket) in [("a1", first), ("a2", second)] {
-        assert!(bench.cancel(name, "a", ticket), "{name}: whoever cancels it gets it back");
+        assert!(bench.cancel(name, "a", ticket), "{name}: it was held");
         assert!(!bench.cancel(name, "a", ticket), "once");
     }
     toy.0.lock().shut.clear();
@@ -323,7 +323,7 @@ async fn an_eviction_that_is_cancelled_waits_for_no_hold() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_not_asked_for_any_more_is_not_handed_out() {
+async fn an_eviction_that_is_no_longer_requested_is_not_handed_out() {
     let bench = bench(&[]);
     let [gone, other, third] = ["a1", "a2", "a3"].map(|name| bench.push(name, "n1", "a"));
     assert!(!bench.cancel("a1", "a", gone), "nothing is held");
@@ -333,11 +333,15 @@ async fn what_is_not_asked_for_any_more_is_not_handed_out() {
     let back = [(gone, Outcome::Reconsider), (other, Outcome::Reconsider), (third, again)];
     assert_eq!(bench.world.0.lock().finished, back);
     assert_eq!(bench.counted("ostrakon_evictions_total{result=\"withdrawn\"}"), 1);
-    assert_eq!(bench.backlog.len(), 2, "one waits to be seen gone, and one comes anew");
+    assert_eq!(
+        bench.backlog.len(),
+        2,
+        "one waits until its pod is seen gone, one becomes due again"
+    );
 }
 
 #[tokio::test(start_paused = true)]
-async fn those_that_were_held_and_those_that_were_not_take_turns() {
+async fn released_evictions_and_others_take_turns() {
     let toy = Toy::shutting(&["a"]);
     let bench = bench(&[&toy]);
     for n in 0..40 {
@@ -349,7 +353,7 @@ async fn those_that_were_held_and_those_that_were_not_take_turns() {
         bench.push(&format!("b{n}"), "n2", "b");
     }
     bench.changed.notify_one();
-    // Until both have gone: neither has to wait for the end of the other.
+    // Neither kind waits for the end of the other.
     let went = bench.after(Duration::from_secs(1)).await;
     assert_eq!(went.len(), 80);
     let half = &went[..40];
@@ -368,7 +372,7 @@ async fn with_two_holds_an_eviction_goes_when_neither_holds_it_and_counts_for_bo
         assert!(bench.soon().await.is_empty());
         let mut lines = toy.0.lock();
         lines.shut.clear();
-        // It still concerns the key, and holds it no more.
+        // The hold still applies to the key, but no longer holds it.
         lines.paced.insert("a", Instant::now());
         drop(lines);
         bench.changed.notify_one();
@@ -380,7 +384,7 @@ async fn with_two_holds_an_eviction_goes_when_neither_holds_it_and_counts_for_bo
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_the_stop_nothing_is_handed_out_whatever_holds_let_go() {
+async fn after_the_stop_nothing_is_handed_out_even_if_holds_release_it() {
     let toy = Toy::shutting(&["a"]);
     let bench = bench(&[&toy]);
     bench.push("a1", "n1", "a");
@@ -412,7 +416,7 @@ async fn a_hold_with_a_full_window_costs_nothing_until_a_place_is_free() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_retry_is_held_too_and_what_it_waits_for_is_told_apart_from_why_it_failed() {
+async fn a_retry_is_held_too_and_its_hold_is_shown_apart_from_its_failure() {
     let toy = Toy::default();
     let bench = bench(&[&toy]);
     let message = "no".to_owned();

@@ -255,7 +255,7 @@ impl State {
         let (failures, until) = self.held.entry(work.clone()).or_insert((0, now));
         *failures = failures.saturating_add(1);
         *until = later(now, BACKOFF.pause(*failures, 0));
-        debug!(?work, %error, %until, "a request failed and will be sent again");
+        debug!(?work, %error, %until, "request failed; retrying");
     }
 
     /// The pod is gone; the watch will say so too.

@@ -289,7 +289,7 @@ impl State {
     /// Takes in a pod as it is stored now.
     fn fold_pod(&mut self, pod: Pod) {
         let Some(uid) = pod.uid() else {
-            debug!(pod = pod.name(), "a pod without a UID is passed over");
+            debug!(pod = pod.name(), "ignoring a pod without a UID");
             return;
         };
         if self.pods.contains_key(&uid) {

@@ -61,7 +61,7 @@ pub(super) async fn follow<K>(
                     }
                 }
                 Ok(Some(Err(error))) => {
-                    debug!(kind = %K::kind(&()), %error, "watch broke");
+                    debug!(kind = %K::kind(&()), %error, "watch failed");
                     failures += 1;
                     sleep(BACKOFF.pause(failures, 0)).await;
                     if is_expired(&error) {
@@ -69,7 +69,7 @@ pub(super) async fn follow<K>(
                     }
                 }
                 Ok(None) | Err(_) => {
-                    debug!(kind = %K::kind(&()), listing, "watch fell silent");
+                    debug!(kind = %K::kind(&()), listing, "watch went silent");
                     failures += 1;
                     sleep(BACKOFF.pause(failures, 0)).await;
                     break;

@@ -8,16 +8,16 @@ use super::super::*;
 use crate::evict::DrainEviction;
 use crate::model::build::{at, node, noon, pod};
 
-/// What the view and the API server say, what was asked of the latter, and what people were told.
+/// The state of the view and the API server, the requests, and the notices.
 struct World {
-    /// The pod as the view has it.
+    /// The view's pod.
     known: Option<Pod>,
-    /// The pod as the API server has it.
+    /// The pod stored by the API server.
     stored: Option<Pod>,
     wanted: bool,
-    /// Answers to the next evictions, before they succeed.
+    /// Failures of the next evictions, before they succeed.
     refusals: VecDeque<Failure>,
-    /// The node cannot be read.
+    /// Reads of the node fail.
     node_fails: bool,
     budgets: Result<Vec<Arc<str>>, Failure>,
     requests: Vec<String>,
@@ -52,7 +52,7 @@ impl Recheck for Fake {
 
     fn by_server(&self, eviction: &Eviction, _: &Pod, node: Option<&Node>) -> Result<(), Spared> {
         let name = node.map(|node| &node.name);
-        assert_eq!(name, Some(&eviction.pod.node), "asked by the node as read");
+        assert_eq!(name, Some(&eviction.pod.node), "decided by the node as read");
         if self.0.lock().wanted { Ok(()) } else { Err(Spared::Unwanted(None)) }
     }
 }
@@ -221,7 +221,7 @@ fn blocked_by(budget: &str, after: Option<u64>) -> Failure {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_is_evicted_after_a_look_at_its_node_and_then_awaited() {
+async fn a_pod_is_evicted_once_its_node_was_read_and_then_awaited() {
     let bench = bench();
     assert_eq!(bench.run(drain()).await, Outcome::Again(UNTIL_SEEN));
     assert_eq!(bench.requests(), ["node", "evict"]);
@@ -232,12 +232,12 @@ async fn a_pod_is_evicted_after_a_look_at_its_node_and_then_awaited() {
     bench.world.lock().known = Some(going());
     tokio::time::advance(Duration::from_secs(3600)).await;
     assert_eq!(bench.run(drain()).await, Outcome::Again(UNTIL_SEEN));
-    assert!(bench.requests().is_empty(), "a long grace is nothing to ask about");
+    assert!(bench.requests().is_empty(), "no requests during a long grace period");
     assert!(bench.told().is_empty());
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_grace_of_the_order_is_sent_and_the_last_resort_deletes() {
+async fn the_grace_of_the_drain_is_sent_and_the_last_resort_deletes() {
     let bench = bench();
     bench.run(DrainEviction { grace: Some(7), ..drain() }).await;
     assert_eq!(bench.requests(), ["node", "evict within 7"]);
@@ -249,7 +249,7 @@ async fn the_grace_of_the_order_is_sent_and_the_last_resort_deletes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_drain_does_not_want_any_more_is_left_alone() {
+async fn a_pod_that_the_drain_no_longer_wants_to_evict_is_left_alone() {
     let bench = bench();
     bench.world.lock().wanted = false;
     assert_eq!(bench.run(drain()).await, Outcome::Reconsider);
@@ -264,7 +264,7 @@ async fn what_the_drain_does_not_want_any_more_is_left_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_that_cannot_be_read_holds_the_eviction_back() {
+async fn a_node_that_cannot_be_read_postpones_the_eviction() {
     let bench = bench();
     bench.world.lock().node_fails = true;
     let outcome = bench.run(drain()).await;
@@ -274,7 +274,7 @@ async fn a_node_that_cannot_be_read_holds_the_eviction_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_that_is_going_already_is_never_evicted() {
+async fn a_terminating_pod_is_never_evicted() {
     let bench = bench();
     bench.world.lock().known = Some(going());
     assert_eq!(bench.run(drain()).await, Outcome::Again(UNTIL_SEEN));
@@ -283,21 +283,21 @@ async fn a_pod_that_is_going_already_is_never_evicted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_an_eviction_that_is_not_seen_it_looks_before_it_evicts_again() {
+async fn after_an_eviction_that_the_watch_does_not_show_the_pod_is_read_before_it_is_evicted_again() {
     let bench = bench();
     bench.run(drain()).await;
     bench.requests();
     bench.world.lock().stored = Some(going());
     bench.run(drain()).await;
-    assert_eq!(bench.requests(), ["pod"], "it is going, and the watch is late");
+    assert_eq!(bench.requests(), ["pod"], "it is terminating, and the watch lags");
     bench.world.lock().stored = None;
     bench.run(drain()).await;
-    assert_eq!(bench.requests(), ["pod"], "it is gone, and the watch is late");
+    assert_eq!(bench.requests(), ["pod"], "it is gone, and the watch lags");
     bench.world.lock().stored = Some(pod("a"));
     tokio::time::advance(Duration::from_secs(2)).await;
     bench.run(drain()).await;
-    assert_eq!(bench.requests(), ["pod", "node", "evict"], "somebody undid it");
-    assert_eq!(bench.told(), ["evicting default/a"], "told once");
+    assert_eq!(bench.requests(), ["pod", "node", "evict"], "it is still there");
+    assert_eq!(bench.told(), ["evicting default/a"], "announced once");
 }
 
 #[tokio::test(start_paused = true)]
@@ -322,7 +322,7 @@ async fn gone_or_another_pod_is_no_failure() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_budget_is_told_of_once_and_waited_for_with_growing_pauses() {
+async fn a_budget_is_reported_once_and_retried_with_growing_pauses() {
     let bench = bench();
     let window = bench.window.window();
     let mut pauses = Vec::new();
@@ -341,11 +341,11 @@ async fn a_budget_is_told_of_once_and_waited_for_with_growing_pauses() {
     assert!(retry.next.is_some());
 
     bench.refused(blocked_by("y", None)).await;
-    assert_eq!(bench.told(), ["blocked: y has nothing left"], "another budget is news");
+    assert_eq!(bench.told(), ["blocked: y has nothing left"], "another budget is reported again");
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_servers_hint_is_honoured_within_bounds() {
+async fn the_pause_that_the_server_requests_is_honoured_within_bounds() {
     let bench = bench();
     let pause = bench.refused(blocked_by("x", Some(45))).await;
     assert!(pause >= Duration::from_secs(45), "{pause:?}");
@@ -354,7 +354,7 @@ async fn the_servers_hint_is_honoured_within_bounds() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn two_budgets_are_named_once_and_tried_again_rarely() {
+async fn two_budgets_are_named_once_and_retried_rarely() {
     let bench = bench();
     assert_eq!(bench.refused(Failure::SeveralBudgets).await, UNTIL_ONE_BUDGET);
     assert_eq!(bench.told(), ["evicting default/a", "several: x y"]);
@@ -367,11 +367,11 @@ async fn two_budgets_are_named_once_and_tried_again_rarely() {
     let bench = self::bench();
     bench.world.lock().budgets = Err(retry(FailureKind::Forbidden, None));
     bench.refused(Failure::SeveralBudgets).await;
-    assert_eq!(bench.told(), ["evicting default/a", "several: "], "said all the same");
+    assert_eq!(bench.told(), ["evicting default/a", "several: "], "reported without names");
 }
 
 #[tokio::test(start_paused = true)]
-async fn overload_makes_the_window_smaller_and_every_failure_is_tried_again() {
+async fn overload_shrinks_the_window_and_every_failure_is_retried() {
     let bench = bench();
     let window = bench.window.window();
     let after = Some(Duration::from_secs(3));
@@ -392,7 +392,7 @@ async fn overload_makes_the_window_smaller_and_every_failure_is_tried_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_webhook_that_refuses_is_asked_again_with_growing_pauses_and_is_no_overload() {
+async fn a_webhook_that_refuses_is_retried_with_growing_pauses_and_is_no_overload() {
     let bench = bench();
     let window = bench.window.window();
     let mut pauses = Vec::new();
@@ -406,7 +406,7 @@ async fn a_webhook_that_refuses_is_asked_again_with_growing_pauses_and_is_no_ove
     let after = Some(Duration::from_secs(59));
     let pause = bench.refused(retry(FailureKind::Webhook, after)).await;
     assert!(pause >= Duration::from_secs(59), "{pause:?}");
-    assert_eq!(bench.window.window(), window, "the server is well");
+    assert_eq!(bench.window.window(), window, "the server works");
     assert_eq!(bench.told(), ["evicting default/a", "failing: webhook"]);
     let failed = |cause: &str| {
         bench.scraped(&format!("ostrakon_drain_eviction_failures_total{{cause=\"{cause}\"}}"))
@@ -415,7 +415,7 @@ async fn a_webhook_that_refuses_is_asked_again_with_growing_pauses_and_is_no_ove
 }
 
 #[tokio::test(start_paused = true)]
-async fn pods_of_a_node_share_one_look_at_it() {
+async fn pods_of_a_node_share_one_read_of_it() {
     let bench = bench();
     bench.run(drain()).await;
     bench.evictor.carry_out(&eviction("b", drain())).await;
@@ -423,18 +423,18 @@ async fn pods_of_a_node_share_one_look_at_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_eviction_that_was_cancelled_does_not_come_back_into_the_backlog() {
+async fn a_cancelled_eviction_does_not_return_to_the_backlog() {
     let bench = bench();
     bench.evictor.carry_out(&eviction("a", drain())).await;
     assert!(bench.backlog.is_empty());
 }
 
 #[tokio::test]
-async fn the_backlog_of_drains_is_counted_when_it_is_asked_for() {
+async fn the_backlog_of_drains_is_counted_at_each_scrape() {
     let bench = bench();
     let Eviction { pod, cause, due } = eviction("a", drain());
     bench.backlog.enter(&pod, &cause, due);
     assert_eq!(bench.scraped("ostrakon_drain_backlog_pods{state=\"due\"}"), 1);
     assert_eq!(bench.scraped("ostrakon_drain_backlog_pods{state=\"blocked\"}"), 0);
-    assert_eq!(bench.scraped("ostrakon_backlog_pods{state=\"due\"}"), 0, "no taint wants it gone");
+    assert_eq!(bench.scraped("ostrakon_backlog_pods{state=\"due\"}"), 0, "it is not due for a taint");
 }

@@ -47,22 +47,22 @@ fn keep() -> Verdict {
     Verdict::Keep(Kept::NoTaints)
 }
 
-/// What the view and the API server say, and what was asked of the latter.
+/// The state of the view and the API server, and the requests to the latter.
 struct World {
     pod: Option<Pod>,
     view: Verdict,
     live: Verdict,
-    /// The pod as the API server has it.
+    /// The pod stored by the API server.
     stored: Option<Pod>,
     refusals: VecDeque<(&'static str, Failure)>,
-    /// Verdict of the view once the condition is written.
+    /// Verdict by the view once the condition is written.
     after_mark: Option<Verdict>,
-    /// Verdict by the node as it is stored once the condition is written.
+    /// Verdict by the stored node once the condition is written.
     live_after_mark: Option<Verdict>,
     mark_takes: Duration,
-    /// How long the answer about the node is on its way.
+    /// How long the response with the node takes.
     node_takes: Duration,
-    /// The pod as it is stored tolerates the taint; the one that the view has does not.
+    /// The stored pod tolerates the taint; the view's does not.
     spared_when_stored: bool,
     requests: Vec<&'static str>,
     told: Vec<String>,
@@ -98,7 +98,7 @@ impl Recheck for Fake {
     fn by_server(&self, _: &Eviction, pod: &Pod, _: Option<&Node>) -> Result<(), Spared> {
         let verdict = match pod.class {
             PodClass::Terminating => return Err(Spared::Going),
-            // Tells what is stored from what the view has.
+            // Distinguishes the stored pod from the view's.
             _ if pod.generation == STORED => Verdict::Keep(Kept::Tolerated),
             _ => self.0.lock().live.clone(),
         };
@@ -294,7 +294,7 @@ async fn the_latency_is_counted_in_seconds_from_the_first_due_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_that_is_no_longer_condemned_is_not_touched() {
+async fn a_pod_that_is_no_longer_due_for_eviction_is_not_touched() {
     let bench = Bench::new();
     let eviction = bench.eviction();
     bench.world.lock().view = keep();
@@ -370,7 +370,7 @@ async fn pods_of_one_node_share_one_read_of_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_read_before_a_pod_was_due_says_nothing_about_it() {
+async fn a_read_from_before_a_pod_was_due_is_not_used_for_it() {
     let bench = Bench::new();
     bench.run().await;
     tokio::time::advance(Duration::from_millis(100)).await;
@@ -400,7 +400,7 @@ async fn the_node_is_read_again_when_the_condition_took_long_to_write() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_taint_that_goes_while_the_condition_is_written_saves_the_pod() {
+async fn a_taint_that_is_removed_while_the_condition_is_written_saves_the_pod() {
     let bench = Bench::new();
     bench.world.lock().after_mark = Some(keep());
     assert_eq!(bench.run().await, Outcome::Reconsider);
@@ -409,7 +409,7 @@ async fn a_taint_that_goes_while_the_condition_is_written_saves_the_pod() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_taint_that_goes_while_an_answer_about_the_node_is_on_its_way_saves_the_pod() {
+async fn a_taint_that_is_removed_while_the_node_is_read_saves_the_pod() {
     for (slow_from, expected) in [("start", &["node"][..]), ("mark", &["node", "mark", "node"])] {
         let bench = Bench::new();
         let slow = Duration::from_secs(14);
@@ -453,7 +453,7 @@ async fn a_condition_that_is_there_is_not_written_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_condition_that_was_taken_back_is_written_again() {
+async fn a_condition_that_was_removed_is_written_again() {
     let bench = Bench::new();
     bench.refuse("delete", server_error());
     bench.run().await;
@@ -464,7 +464,7 @@ async fn a_condition_that_was_taken_back_is_written_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_kind_of_failure_is_tried_again_for_ever_with_growing_pauses() {
+async fn every_kind_of_failure_is_retried_forever_with_growing_pauses() {
     for code in [401, 403, 400, 422, 429, 500, 503, 504, 418] {
         let bench = Bench::new();
         let kind = FailureKind::of_code(code);
@@ -481,12 +481,12 @@ async fn every_kind_of_failure_is_tried_again_for_ever_with_growing_pauses() {
         let warned = told.iter().filter(|t| t.starts_with("failing")).count();
         assert_eq!(warned, 1, "one warning per pod and cause: {told:?}");
         bench.run().await;
-        assert_eq!(bench.state(), Some(State::Sent), "{code}: gone once the cause is mended");
+        assert_eq!(bench.state(), Some(State::Sent), "{code}: gone once the cause is fixed");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_servers_wish_to_wait_is_honoured() {
+async fn the_pause_that_the_server_requests_is_honoured() {
     let bench = Bench::new();
     let after = Some(Duration::from_secs(30));
     bench.refuse(
@@ -521,7 +521,7 @@ async fn a_pod_that_is_gone_at_the_server_is_no_failure() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_conflict_is_looked_into() {
+async fn after_a_conflict_the_pod_is_read() {
     let bench = Bench::new();
     bench
         .refuse("delete", Failure::Doubtful { kind: FailureKind::Conflict, message: "UID".into() });
@@ -539,7 +539,7 @@ async fn a_conflict_is_looked_into() {
     assert!(bench.told().iter().all(|told| !told.starts_with("unmarked")));
 }
 
-/// A refusal as a policy gives it.
+/// A refusal by an admission policy.
 fn refusal(kind: FailureKind) -> Failure {
     let message = "policy".to_owned();
     match kind {
@@ -549,7 +549,7 @@ fn refusal(kind: FailureKind) -> Failure {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_whose_condition_is_refused_is_deleted_without_it_and_that_is_said_once() {
+async fn a_pod_whose_condition_is_refused_is_deleted_without_it_and_reported_once() {
     for kind in [FailureKind::Forbidden, FailureKind::Invalid] {
         let bench = Bench::new();
         bench.refuse("mark", refusal(kind));
@@ -569,7 +569,7 @@ async fn a_pod_whose_condition_is_refused_is_deleted_without_it_and_that_is_said
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_webhook_that_refuses_the_condition_is_waited_for_a_few_times_and_makes_no_window_smaller()
+async fn a_webhook_that_refuses_the_condition_is_retried_a_few_times_and_does_not_shrink_the_window()
  {
     let bench = Bench::new();
     let window = bench.evictor.window.window();
@@ -584,7 +584,7 @@ async fn a_webhook_that_refuses_the_condition_is_waited_for_a_few_times_and_make
     bench.run().await;
     assert_eq!(bench.requests(), ["node", "mark", "pod", "delete"]);
     assert_eq!(bench.state(), Some(State::Failing(FailureKind::Webhook)), "it refuses that too");
-    assert_eq!(bench.evictor.window.window(), window, "the server is well");
+    assert_eq!(bench.evictor.window.window(), window, "the server works");
 }
 
 #[tokio::test(start_paused = true)]
@@ -601,7 +601,7 @@ async fn a_condition_that_fails_without_a_refusal_is_not_left_out() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refused_condition_is_no_way_round_the_second_look() {
+async fn a_refused_condition_does_not_bypass_the_second_check() {
     let bench = Bench::new();
     bench.refuse("mark", refusal(FailureKind::Forbidden));
     bench.world.lock().spared_when_stored = true;
@@ -616,7 +616,7 @@ async fn a_refused_condition_is_no_way_round_the_second_look() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_deletion_that_was_taken_is_not_sent_twice_while_the_watch_lags() {
+async fn an_accepted_deletion_is_not_sent_twice_while_the_watch_lags() {
     let bench = Bench::new();
     bench.run().await;
     bench.requests();
@@ -631,7 +631,7 @@ async fn a_deletion_that_was_taken_is_not_sent_twice_while_the_watch_lags() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_deletion_that_was_taken_and_not_done_is_sent_again() {
+async fn an_accepted_deletion_that_was_not_carried_out_is_sent_again() {
     let bench = Bench::new();
     bench.run().await;
     bench.requests();
@@ -641,7 +641,7 @@ async fn a_deletion_that_was_taken_and_not_done_is_sent_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_deletion_without_an_answer_is_looked_for_before_it_is_sent_again() {
+async fn after_a_deletion_without_a_response_the_pod_is_read_before_it_is_sent_again() {
     for kind in [FailureKind::Timeout, FailureKind::Connection, FailureKind::Unexpected] {
         let lost = || Failure::Retry { kind, message: "no answer".into(), after: None };
         let bench = Bench::new();
@@ -665,7 +665,7 @@ async fn a_deletion_without_an_answer_is_looked_for_before_it_is_sent_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failed_read_of_the_node_puts_the_eviction_off() {
+async fn a_failed_read_of_the_node_postpones_the_eviction() {
     let bench = Bench::new();
     bench.refuse("node", server_error());
     bench.run().await;
@@ -674,8 +674,8 @@ async fn a_failed_read_of_the_node_puts_the_eviction_off() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_toleration_that_only_the_api_server_knows_of_saves_the_pod() {
-    // The answer to the patch, and a read where no patch is due, have the pod as it is now.
+async fn a_toleration_that_the_view_does_not_know_yet_saves_the_pod() {
+    // The current pod comes with the response to the patch, or from a read if there is no patch.
     for marked in [false, true] {
         let bench = Bench::new();
         if marked {
