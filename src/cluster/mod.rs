@@ -5,12 +5,12 @@
 //! evicted, and whether and when a request is retried, is decided elsewhere.
 
 mod api;
+mod cluster_metrics;
 mod connect;
 mod decode;
 mod gate;
 mod intern;
 mod lease;
-mod metrics;
 mod owners;
 mod rewind;
 mod view;
@@ -21,6 +21,7 @@ pub use api::{
     Answer, Api, BudgetRefusal, Mark, NodeDrainPatch, Permission, RequestError, StatusCause,
     StoredNode,
 };
+pub use cluster_metrics::Metrics;
 pub use connect::{AGENT, Cluster, ConnectError, CredentialsError, connect, open};
 pub use decode::{
     DecodeError, Flaw, FlawCause, PodDecoder, Watched, decode_node, decode_node_drain_facts,
@@ -28,6 +29,5 @@ pub use decode::{
 };
 pub use gate::{Sent, WriteGate};
 pub use lease::Lease;
-pub use metrics::Metrics;
 pub use owners::OwnerLookup;
 pub use view::{NodeFacts, NodeSeen, PodFacts, PodSeen, View};

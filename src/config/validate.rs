@@ -10,7 +10,7 @@ use super::decode::{At, Fields, Reader};
 use super::problem::Problem;
 use super::yaml::{Node, Value, cut};
 use crate::drain::{
-    AtDeadline, Cap, CapScope, ConditionRule, GroupKind, LabelExpr, Limit, NodeSelector, Pace,
+    AtDeadline, Cap, CapScope, ConditionRule, GroupKind, LabelExpr, Limit, Limits, NodeSelector,
     PodRules, Policy, PriorityGroup, Protection, Retry, STATUS_TAINTS, SyntaxError, Undrainable,
     Window, is_label_key, is_label_value,
 };
@@ -306,8 +306,8 @@ impl Reader<'_> {
         protections
     }
 
-    fn pace(&mut self, at: Option<At<'_>>) -> (Pace, Vec<Window>) {
-        let defaults = Pace::default();
+    fn pace(&mut self, at: Option<At<'_>>) -> (Limits, Vec<Window>) {
+        let defaults = Limits::default();
         let Some(at) = at else { return (defaults, Vec::new()) };
         let Some(mut fields) = self.fields(&at, "write a mapping, such as notice: 1m") else {
             return (defaults, Vec::new());
@@ -325,7 +325,7 @@ impl Reader<'_> {
         let windows = windows.unwrap_or_default();
         let windows = windows.iter().filter_map(|window| self.window(window)).collect();
         self.finish(&fields);
-        (Pace { notice, spacing, caps: caps.unwrap_or(defaults.caps) }, windows)
+        (Limits { notice, spacing, caps: caps.unwrap_or(defaults.caps) }, windows)
     }
 
     fn cap(&mut self, item: &At<'_>) -> Option<Cap> {

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{ConditionRule, Pace, Policy, Record};
+use super::{ConditionRule, Limits, Policy, Record};
 use crate::model::build::{node, stamp};
 use crate::model::{Autoscaler, Condition, ConditionStatus, Labels, Node, NodeDrainFacts};
 
 /// A policy for every node, without caps, notice or spacing; its rules in draino's form.
 pub(crate) fn policy(name: &str, rules: &[&str]) -> Policy {
     let rules = rules.iter().map(|text| ConditionRule::parse(text).unwrap()).collect();
-    let pace = Pace { notice: Duration::ZERO, spacing: Duration::ZERO, caps: Vec::new() };
+    let pace = Limits { notice: Duration::ZERO, spacing: Duration::ZERO, caps: Vec::new() };
     Policy { pace, ..Policy::new(name, rules) }
 }
 

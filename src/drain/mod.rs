@@ -7,11 +7,11 @@ mod budget;
 pub(crate) mod build;
 mod change;
 mod condition;
-mod decide;
 mod duration;
 mod expr;
 mod filter;
 mod label;
+mod next_step;
 mod node_budget;
 mod pod_plan;
 mod policy;
@@ -25,15 +25,15 @@ pub(crate) use belief::STATUS_TAINTS;
 pub use budget::{BudgetBlocker, budget_blocker};
 pub use change::{Change, Report};
 pub use condition::{ConditionRule, Holding, format_conditions, recorded_conditions};
-pub use decide::{Action, Step, decide, given_back, is_draining, is_removed, without_leftover};
 pub use duration::{DURATION_REMEDY, format_duration, parse_duration};
 pub use expr::LabelExpr;
 pub use filter::{OwnerUnknown, PodDecision, Retention, Why, decide_pod, owners_needed};
 pub use label::{is_label_key, is_label_value};
+pub use next_step::{Action, Step, decide, given_back, is_draining, is_removed, without_leftover};
 pub use node_budget::{Capped, NodeBudget};
 pub use pod_plan::{Blocker, Left, PodPlan, plan_pods};
 pub use policy::{
-    AtDeadline, Cap, CapScope, GroupKind, Limit, NodeSelector, Pace, PodRules, Policy,
+    AtDeadline, Cap, CapScope, GroupKind, Limit, Limits, NodeSelector, PodRules, Policy,
     PriorityGroup, Protection, Retry, Undrainable,
 };
 pub use record::{Claim, Cordon, DrainPhase, ParseRecordError, Record};

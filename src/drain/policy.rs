@@ -27,7 +27,7 @@ pub struct Policy {
     /// Which pods are evicted.
     pub pods: PodRules,
     /// When drains start, and how many nodes at a time.
-    pub pace: Pace,
+    pub pace: Limits,
     /// Maximum grace period of a pod. `None`: each pod keeps its own.
     pub max_grace: Option<Duration>,
     /// Time that a drain may take beyond the longest grace period of the node's pods.
@@ -64,7 +64,7 @@ impl Policy {
             windows: Vec::new(),
             drain: true,
             pods: PodRules::default(),
-            pace: Pace::default(),
+            pace: Limits::default(),
             max_grace: None,
             headroom: Duration::from_secs(600),
             deadline: None,
@@ -211,7 +211,7 @@ pub struct Protection {
 
 /// When drains start, and how many nodes at a time.
 #[derive(Clone, Debug)]
-pub struct Pace {
+pub struct Limits {
     /// Minimum time between a node's cordon and its drain.
     pub notice: Duration,
     /// Minimum time between the starts of two drains of the policy.
@@ -220,7 +220,7 @@ pub struct Pace {
     pub caps: Vec<Cap>,
 }
 
-impl Default for Pace {
+impl Default for Limits {
     /// Draino's defaults, plus a cap: if more than a quarter of all nodes are bad, the nodes are rarely the
     /// cause.
     fn default() -> Self {

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
 use super::confirm::Confirmations;
-use super::metrics::{ALREADY_GONE, BLOCKED, SEVERAL_BUDGETS, UNCONFIRMED, WITHDRAWN};
+use super::evict_metrics::{ALREADY_GONE, BLOCKED, SEVERAL_BUDGETS, UNCONFIRMED, WITHDRAWN};
 use super::{
     Backlog, BacklogEntry, Cause, CauseKind, Eviction, Failure, FailureKind, Method, Metrics,
     Recheck, Retry, Spared, State, Window,

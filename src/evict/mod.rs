@@ -21,23 +21,23 @@
 
 mod backlog;
 mod confirm;
+mod evict_metrics;
 mod eviction;
 mod evictor;
 mod failure;
 mod fairness;
 mod hold;
-mod metrics;
 mod queue;
 mod recheck;
 mod schedule;
 mod window;
 
 pub use backlog::{Backlog, BacklogEntry, Retry, State};
+pub use evict_metrics::Metrics;
 pub use eviction::{Cause, CauseKind, DrainEviction, Eviction, Key, Method};
 pub use evictor::{Evictor, Notices, Outcome, Requests};
 pub use failure::{Failure, FailureKind};
 pub use hold::{Held, Hold, Holds, Wait};
-pub use metrics::Metrics;
 pub use queue::{Origin, Queue, Standing, hand_out};
 pub use recheck::{Recheck, Spared};
 pub(crate) use schedule::Schedule;

@@ -9,16 +9,16 @@
 //! only the leader writes: it is checked at the moment of each write, because having been the leader a
 //! moment ago is not enough.
 
-mod decide;
+mod candidate;
 mod elect;
 mod identity;
-mod metrics;
+mod leader_metrics;
 mod term;
 mod times;
 
-pub use decide::{Claim, Sight, Step};
+pub use candidate::{Claim, Sight, Step};
 pub use elect::{CLAIMED_BY, Candidate, LEASE, Lost, RELEASED_BY, run};
 pub use identity::Identity;
-pub use metrics::Metrics;
+pub use leader_metrics::Metrics;
 pub use term::Term;
 pub use times::{Times, TimesError};

@@ -17,7 +17,7 @@
 
 mod dispatch;
 mod inline;
-mod metrics;
+mod pipeline_metrics;
 mod runner;
 mod shard;
 mod timed;
@@ -26,7 +26,7 @@ mod workers;
 
 pub use dispatch::Sharded;
 pub use inline::work_inline;
-pub use metrics::Panics;
+pub use pipeline_metrics::Panics;
 pub use runner::{AFTER_PANIC, Panicked, Runner};
 pub use shard::{SHARDS, shard_of};
 pub use timed::{Armed, Fired, Outcome, Scheduled, TimedQueue, Token};

@@ -16,7 +16,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use ostrakon::clock::Clock;
 use ostrakon::config::Compat;
-use ostrakon::drain::{ConditionRule, DrainPhase, Pace, Policy, Record};
+use ostrakon::drain::{ConditionRule, DrainPhase, Limits, Policy, Record};
 use ostrakon::model::{Autoscaler, NodeDrainFacts};
 use ostrakon::sim::embedded::{
     Change, DeleteOptions, Embedded, Fault, Options, Part, Resource, Rule, Selector, Verb,
@@ -60,7 +60,7 @@ struct Seen {
 /// A policy for every node, without caps, notice or spacing; its rules in draino's form.
 fn policy(name: &str, rules: &[&str]) -> Policy {
     let rules = rules.iter().map(|text| ConditionRule::parse(text).unwrap()).collect();
-    let pace = Pace { notice: Duration::ZERO, spacing: Duration::ZERO, caps: Vec::new() };
+    let pace = Limits { notice: Duration::ZERO, spacing: Duration::ZERO, caps: Vec::new() };
     Policy { pace, ..Policy::new(name, rules) }
 }
 

@@ -21,7 +21,7 @@ use crate::clock::Clock;
 use crate::cluster::{AGENT, Cluster, open};
 use crate::config::{Compat, Config};
 use crate::controller::{self, Running};
-use crate::drain::{ConditionRule, Pace, Policy};
+use crate::drain::{ConditionRule, Limits, Policy};
 use crate::model::ConditionStatus;
 use crate::sim::embedded::{
     ApiError, Change, Controllers, DeleteOptions, Embedded, Options, Part, Resource, Rule,
@@ -319,7 +319,7 @@ fn policy() -> Policy {
         clear_after: Some(CLEAR_AFTER),
         ..ConditionRule::new(CONDITION, ConditionStatus::True, Duration::ZERO)
     };
-    let pace = Pace { notice: NOTICE, spacing: Duration::ZERO, ..Pace::default() };
+    let pace = Limits { notice: NOTICE, spacing: Duration::ZERO, ..Limits::default() };
     Policy { pace, ..Policy::new("demo", vec![rule]) }
 }
 

@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::drain::build::{kept, policy};
-use crate::drain::{Claim, Cordon, Pace, Window};
+use crate::drain::{Claim, Cordon, Limits, Window};
 use crate::model::Node;
 use crate::model::build::at;
 
@@ -198,7 +198,7 @@ fn who_waits_longest_is_next_and_candidates_of_the_autoscaler_go_first() {
 /// With this notice and spacing, in seconds.
 fn paced(notice: u64, spacing: u64) -> Policy {
     let seconds = Duration::from_secs;
-    let pace = Pace { notice: seconds(notice), spacing: seconds(spacing), caps: Vec::new() };
+    let pace = Limits { notice: seconds(notice), spacing: seconds(spacing), caps: Vec::new() };
     Policy { pace, ..policy("p", &["Bad"]) }
 }
 

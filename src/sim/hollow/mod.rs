@@ -22,7 +22,7 @@
 //!
 //! - `mod`: starting, stopping, registering;
 //! - `watch`, `calls`, `engine`: input and output, with a timeout on every request;
-//! - `state`, `decide`: all that is known, and what to do about it, without I/O;
+//! - `state`, `next_request`: all that is known, and what to do about it, without I/O;
 //! - `lifecycle`, `admission`, `shutdown`: the next step of a pod, whether it is taken, and how a
 //!   node's shutdown goes on;
 //! - `agenda`: what is due when;
@@ -32,11 +32,11 @@
 mod admission;
 mod agenda;
 mod calls;
-mod decide;
 mod engine;
 mod lease;
 mod lifecycle;
 mod mirror;
+mod next_request;
 mod node;
 mod objects;
 mod report;
@@ -46,7 +46,7 @@ mod switches;
 mod watch;
 
 #[cfg(test)]
-mod decide_tests;
+mod next_request_tests;
 #[cfg(test)]
 mod shell_tests;
 #[cfg(test)]

@@ -5,8 +5,8 @@ use std::time::Duration;
 use jiff::civil::{Time, Weekday};
 use jiff::tz::TimeZone;
 use ostrakon::drain::{
-    AtDeadline, Cap, CapScope, ConditionRule, Limit, NodeSelector, Pace, Policy, Protection, Retry,
-    Undrainable, Window,
+    AtDeadline, Cap, CapScope, ConditionRule, Limit, Limits, NodeSelector, Policy, Protection,
+    Retry, Undrainable, Window,
 };
 use ostrakon::model::ConditionStatus;
 use rand::Rng;
@@ -29,7 +29,7 @@ pub(super) fn policies(random: &mut StdRng) -> Vec<Policy> {
         .iter()
         .enumerate()
         .map(|(index, kind)| {
-            let pace = Pace {
+            let pace = Limits {
                 notice: seconds(random, 0..5),
                 spacing: Duration::from_secs(random.random_range(0_u64..12).saturating_sub(6)),
                 caps: caps.clone(),

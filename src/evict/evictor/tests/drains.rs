@@ -283,7 +283,8 @@ async fn a_terminating_pod_is_never_evicted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_an_eviction_that_the_watch_does_not_show_the_pod_is_read_before_it_is_evicted_again() {
+async fn after_an_eviction_that_the_watch_does_not_show_the_pod_is_read_before_it_is_evicted_again()
+{
     let bench = bench();
     bench.run(drain()).await;
     bench.requests();
@@ -436,5 +437,9 @@ async fn the_backlog_of_drains_is_counted_at_each_scrape() {
     bench.backlog.enter(&pod, &cause, due);
     assert_eq!(bench.scraped("ostrakon_drain_backlog_pods{state=\"due\"}"), 1);
     assert_eq!(bench.scraped("ostrakon_drain_backlog_pods{state=\"blocked\"}"), 0);
-    assert_eq!(bench.scraped("ostrakon_backlog_pods{state=\"due\"}"), 0, "it is not due for a taint");
+    assert_eq!(
+        bench.scraped("ostrakon_backlog_pods{state=\"due\"}"),
+        0,
+        "it is not due for a taint"
+    );
 }
