@@ -1,12 +1,11 @@
-//! A cluster without machines, on which the unchanged controller runs: for newcomers, trials and
-//! tests.
+//! A simulated cluster on which the unchanged controller runs, for the demo and for tests.
 //!
-//! - [`embedded`]: an API server in the process, over memory, with small controllers beside it.
-//! - [`hollow`]: kubelets without machines. They register nodes, keep them alive and lead pods
-//!   from Pending to gone, against a real API server or the embedded one.
-//! - [`tolerations`]: which taints a toleration is for, by a rule of its own.
+//! - [`embedded`]: an in-memory API server with minimal controllers.
+//! - [`hollow`]: kubelets without machines. They register nodes, renew their leases and take pods from
+//!   Pending to gone, with a real API server or the embedded one.
+//! - [`tolerations`]: which taints a toleration matches, implemented independently of the controller.
 //!
-//! Nothing in here may be called by the controller, and nothing in here knows its policies.
+//! The controller must not call anything in here, and nothing in here knows its policies.
 
 pub mod embedded;
 pub mod hollow;

@@ -1,8 +1,7 @@
-//! Which taints a toleration is for: the rule as Kubernetes documents it, written a second time.
+//! Which taints a toleration matches: a second implementation of the rule that Kubernetes documents.
 //!
-//! All that stands beside the controller goes by it: the embedded cluster, the hollow kubelets, the demo's
-//! ledger, and the oracles of the tests. What the controller decides is held against it, so it must not
-//! share a line with the controller.
+//! The embedded cluster, the hollow kubelets, the demo's observations and the oracles of the tests use
+//! it. The controller's decisions are compared with it, so it must not share code with the controller.
 
 use serde_json::Value;
 

@@ -1,4 +1,4 @@
-//! What the API server adds to an object that is created.
+//! Defaults that the API server sets on created objects.
 
 use serde_json::{Value, json};
 

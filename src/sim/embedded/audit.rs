@@ -1,4 +1,4 @@
-//! Who asked for what, and what came of it: for those who must know whose change it was.
+//! The audit log: who requested what, with which result. It attributes each change to a client.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What may be stored: the checks that stand between a request and the store.
+//! Validation of objects before they are stored.
 
 use serde_json::Value;
 

@@ -1,7 +1,7 @@
-//! What a DELETE does to an object: at once, or step by step.
+//! What a DELETE does to an object.
 //!
-//! A pod that runs is given time: its deletion timestamp is the end of that time, not the moment
-//! of the request. Everything else goes at once, unless finalizers hold it.
+//! A running pod gets its grace period. Its deletion timestamp is the end of that period, not the time of
+//! the request. All other objects are removed at once, unless they have finalizers.
 
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;

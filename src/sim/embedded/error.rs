@@ -1,7 +1,7 @@
-//! Refusals, as the API words them.
+//! API errors.
 //!
-//! Clients act on the code and the reason, some on the causes, and a few people search for the
-//! message; so all of them are what an API server sends.
+//! Clients act on the code and the reason, some on the causes, and people search for the message. So all
+//! of these are as a real API server sends them.
 
 use serde_json::{Value, json};
 

@@ -1,7 +1,7 @@
-//! Faults on demand: what can go wrong between a client and an API server, by rule and seed.
+//! Fault injection between a client and the API server, by rules and a seed.
 //!
-//! Rules can be added and taken away while requests are in flight. The same seed, rules and order
-//! of requests give the same faults.
+//! Rules can be added and removed while requests are in flight. The same seed, rules and order of requests
+//! give the same faults.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What was stored when: the changes that watches are fed from.
+//! The history of changes, from which watches are served.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

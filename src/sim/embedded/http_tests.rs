@@ -1,4 +1,4 @@
-//! The API as a real client sees it, over loopback and inside the process.
+//! Tests of the API with a real client, over loopback and inside the process.
 
 use std::future::Future;
 use std::time::Duration;

@@ -1,7 +1,7 @@
-//! Lists: of one version over all their pages, whatever happens in between.
+//! Lists. All pages of a list show the same version.
 //!
-//! Only the newest state is kept. An earlier one is had by undoing the changes since, as far as
-//! the history reaches.
+//! Only the newest state is stored. An earlier one is computed by undoing later changes, as far back as
+//! the history goes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

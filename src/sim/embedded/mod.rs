@@ -1,9 +1,9 @@
-//! An API server in the process: the part of the Kubernetes API that ostrakon, hollow kubelets and
-//! `kubectl` use, over memory, with a clock and with faults that the caller owns.
+//! An in-memory API server: the part of the Kubernetes API that ostrakon, hollow kubelets and `kubectl`
+//! use. The caller controls its clock and its faults.
 //!
-//! What a client acts on (codes, reasons, versions, the order of watch events) follows
-//! kube-apiserver 1.36; where that is silent or long, the text is shorter here. There are no users,
-//! no permissions and no TLS: it is for loopback and for tests.
+//! Everything that clients act on (codes, reasons, versions, the order of watch events) follows
+//! kube-apiserver 1.36. Some long messages are shorter. There are no users, permissions or TLS: it is for
+//! loopback and tests only.
 //!
 //! ```
 //! use ostrakon::clock::Clock;
@@ -25,14 +25,14 @@
 //!
 //! The parts, from the outside in:
 //!
-//! - `cluster`: both ways to talk to it, over loopback and without sockets;
-//! - `faults`, `operation`, `audit`: what goes wrong on the way, with which requests, and who asked;
-//! - `http`: paths, forms of answers, watches, discovery;
-//! - `controllers`: what else runs in a control plane;
+//! - `cluster`: the two kinds of access, over loopback and without sockets;
+//! - `faults`, `operation`, `audit`: injected faults, the requests that they match, and the audit log;
+//! - `http`: paths, forms of responses, watches, discovery;
+//! - `controllers`: the other components of a control plane;
 //! - `write`, `checks`, `admission`, `deletion`, `eviction`, `budget`, `patch`, `strategic`: what a
 //!   request does to an object, without I/O;
-//! - `store`, `listing`, `history`, `selector`: what is there, what was there, what changed;
-//! - `resource`, `object`, `error`: the words that all of them use.
+//! - `store`, `listing`, `history`, `selector`: the objects, earlier versions, and changes;
+//! - `resource`, `object`, `error`: types that all of them use.
 
 mod admission;
 mod audit;

@@ -1,4 +1,4 @@
-//! Reading and writing fields of objects that are kept as JSON.
+//! Reads and writes fields of objects that are stored as JSON.
 
 use jiff::Timestamp;
 use serde_json::{Map, Value};

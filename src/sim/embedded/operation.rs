@@ -1,4 +1,4 @@
-//! What a request asks for, as far as fault rules and logs make a difference.
+//! The properties of a request that fault rules and logs use.
 
 use super::resource::Resource;
 

@@ -1,4 +1,4 @@
-//! The resources that this API server knows, as one table.
+//! The table of resources that this API server serves.
 
 /// A resource. Also its place in the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

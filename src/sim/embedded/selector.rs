@@ -1,4 +1,4 @@
-//! Which objects a list or a watch is about: label and field selectors.
+//! Label and field selectors of lists and watches.
 
 use serde_json::Value;
 

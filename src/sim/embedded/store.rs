@@ -1,9 +1,9 @@
-//! The objects, their versions and their history. Synchronous, in memory, and the only place that
-//! holds state: HTTP, watches and controllers are all made of calls on [`Store`].
+//! The objects, their versions and their history. Synchronous, in memory, and the only place that holds
+//! state: HTTP, watches and controllers all call [`Store`].
 //!
-//! One lock guards everything, so that a version counts over all resources and a request that
-//! touches two objects (an eviction and its budget) is one step. Nobody waits, encodes or is called
-//! back under it; objects are shared, so a list copies pointers.
+//! One lock guards everything, so that versions are global, and a request that changes two objects (an
+//! eviction and its budget) is atomic. No code waits, encodes or calls back under the lock. Objects are
+//! shared, so a list copies pointers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The store as a client would see it.
+//! Tests of the store from a client's point of view.
 
 use std::sync::Arc;
 

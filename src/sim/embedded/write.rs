@@ -1,4 +1,4 @@
-//! Creating, changing and removing objects.
+//! Creates, changes and removes objects.
 
 use std::sync::Arc;
 

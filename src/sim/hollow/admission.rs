@@ -1,4 +1,4 @@
-//! Whether a kubelet takes a pod that was bound to its node.
+//! Whether a kubelet accepts a pod that was bound to its node.
 
 use serde::Deserialize;
 

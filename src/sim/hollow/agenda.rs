@@ -1,4 +1,4 @@
-//! What there is to do, now and later: lanes of bounded width, and timers.
+//! Pending work: lanes with a concurrency limit, and timers.
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::future::poll_fn;

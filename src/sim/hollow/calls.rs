@@ -1,4 +1,4 @@
-//! The requests that hollow kubelets send: each one by itself, each with a timeout.
+//! The requests of hollow kubelets, each with a timeout.
 
 use std::time::Duration;
 

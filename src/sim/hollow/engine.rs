@@ -1,4 +1,4 @@
-//! The one task that moves the state on, and the small tasks that send its requests.
+//! The task that advances the state, and the tasks that send its requests.
 
 use k8s_openapi::api::core::v1 as core;
 use kube::runtime::watcher::Event;

@@ -1,4 +1,4 @@
-//! The lease by which a node shows that it is alive.
+//! The lease that a node renews to show that it is alive.
 
 use std::time::Duration;
 

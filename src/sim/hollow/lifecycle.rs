@@ -1,9 +1,9 @@
-//! The life of a pod on its node, as a pure function: what is the next step for this pod, at this
-//! time, on a node that behaves like this?
+//! The life of a pod on its node, as a pure function: the next step for a pod, given the time and the
+//! node's behaviour.
 //!
-//! Nearly everything is read from the pod itself, so a kubelet that restarts goes on where it
-//! was. [`Worker`] holds the little that only the kubelet knows. A step that was taken is seen in
-//! the pod's next version; a step that failed is simply the next step again.
+//! Nearly everything is read from the pod itself, so a restarted kubelet continues where it was.
+//! [`Worker`] holds the little that only the kubelet knows. A step that succeeded shows in the pod's next
+//! version; a step that failed is returned again.
 
 use std::time::Duration;
 

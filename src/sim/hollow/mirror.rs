@@ -1,7 +1,7 @@
-//! Static pods, and the mirror pods by which the API server hears of them.
+//! Static pods, and the mirror pods that represent them in the API.
 //!
-//! A static pod lives on its node, whatever the API server says. Deleting the mirror stops
-//! nothing: the kubelet carries the deletion out and publishes it again under a new UID.
+//! A static pod runs regardless of the API. Deleting the mirror pod stops nothing: the kubelet completes
+//! the deletion and creates a new mirror pod with a new UID.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 

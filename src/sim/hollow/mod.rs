@@ -1,11 +1,11 @@
 //! Hollow kubelets: nodes without machines, many in one process.
 //!
-//! To the API server, its controllers and the scheduler they look like kubelets. They register
-//! nodes, renew leases, report conditions, take bound pods to Running and Ready, and carry
-//! deletions out: containers stop, a terminal phase is reported, the object is deleted with no
-//! grace. Nothing is ever executed, and nobody can connect to them.
+//! To the API server, its controllers and the scheduler they look like kubelets. They register nodes,
+//! renew leases, report conditions, take bound pods to Running and Ready, and carry out deletions:
+//! containers stop, a terminal phase is reported, and the object is deleted without grace. They execute
+//! nothing and accept no connections.
 //!
-//! Each node has [`Switch`]es that make it misbehave in the ways in which real nodes do.
+//! Each node has [`Switch`]es that make it misbehave as real nodes do.
 //!
 //! ```no_run
 //! # use ostrakon::sim::hollow::{HollowKubelets, HollowNode, Options, StaticPod, Switch};
@@ -20,14 +20,14 @@
 //!
 //! The parts, from the outside in:
 //!
-//! - `mod`: starting, stopping, registering;
+//! - `mod`: start, stop, registration;
 //! - `watch`, `calls`, `engine`: input and output, with a timeout on every request;
-//! - `state`, `next_request`: all that is known, and what to do about it, without I/O;
-//! - `lifecycle`, `admission`, `shutdown`: the next step of a pod, whether it is taken, and how a
-//!   node's shutdown goes on;
-//! - `agenda`: what is due when;
-//! - `node`, `lease`, `mirror`, `report`: what is written;
-//! - `objects`, `switches`: what is read, what is set.
+//! - `state`, `next_request`: the state and the next requests, without I/O;
+//! - `lifecycle`, `admission`, `shutdown`: the next step of a pod, whether a pod is accepted, and the next
+//!   step of a node shutdown;
+//! - `agenda`: queued work and timers;
+//! - `node`, `lease`, `mirror`, `report`: what kubelets write;
+//! - `objects`, `switches`: what they read, and how they behave.
 
 mod admission;
 mod agenda;

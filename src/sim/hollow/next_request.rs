@@ -1,4 +1,4 @@
-//! What the kubelets do next: a look at each work, and what follows from an answer.
+//! Decides which request the kubelets send next, and processes responses.
 
 use jiff::Timestamp;
 use tracing::debug;

@@ -1,4 +1,4 @@
-//! The kubelets' decisions under virtual time: events go in, requests come out, nothing is sent.
+//! Tests of the kubelets' decisions in virtual time: events go in, requests come out, nothing is sent.
 
 use std::time::Duration;
 

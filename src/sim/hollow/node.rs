@@ -1,4 +1,4 @@
-//! A hollow node: what it is registered with, and the status that it reports.
+//! A hollow node: its registration and its reported status.
 
 use std::collections::BTreeMap;
 

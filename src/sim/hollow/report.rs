@@ -1,7 +1,7 @@
-//! What is reported of a pod: the strategic merge patches of its status.
+//! Strategic merge patches of a pod's status.
 //!
-//! A patch names only the kubelet's own conditions, so those of others (`PodScheduled`,
-//! `DisruptionTarget`) stay. It carries the UID, so it never meets a namesake.
+//! A patch contains only the kubelet's own conditions, so those of others (`PodScheduled`,
+//! `DisruptionTarget`) stay. It contains the UID, so it never changes another pod with the same name.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};

@@ -1,5 +1,5 @@
-//! The whole of it against a small API server in the same process, under virtual time: what is
-//! sent over the wire, and what happens when that breaks.
+//! Tests of hollow kubelets with a small API server in the same process, in virtual time: which requests
+//! are sent, and what happens when they fail.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;

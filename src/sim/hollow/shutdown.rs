@@ -1,4 +1,4 @@
-//! Graceful shutdown of a node: its pods are killed group by group, the least important first.
+//! Graceful node shutdown: pods are killed in groups, the lowest priority first.
 
 use std::time::Duration;
 

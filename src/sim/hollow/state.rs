@@ -1,8 +1,7 @@
-//! All that the kubelets know and intend, without any I/O: events go in, requests come out.
+//! The state of the kubelets, without I/O: events go in, requests come out.
 //!
-//! Things to do are names ([`Work`]). Whatever may have changed something asks for a look at the
-//! works that it concerns; a look decides afresh, from the newest facts, so nothing that waits in
-//! a lane can be out of date.
+//! Queued work is only named ([`Work`]). An event queues the work that it may concern. The decision is
+//! made when the work is taken from its lane, from the newest facts, so queued work cannot be out of date.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;

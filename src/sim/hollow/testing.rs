@@ -1,4 +1,4 @@
-//! Builders for the tests of this room.
+//! Builders for the tests of this module.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};

@@ -1,8 +1,7 @@
-//! Follows one resource forever, through cuts, errors and servers that fall silent.
+//! Watches one resource forever, through broken connections, errors and silent servers.
 //!
-//! kube's watcher knows how to list and how to resume. It leaves three things to its user, and
-//! they are here: pauses after errors, a limit on how long a list may take, and a fresh start
-//! where the server will not resume.
+//! kube's watcher lists and resumes. This module adds what it leaves to its user: pauses after errors, a
+//! timeout for lists, and a new list if the server cannot resume.
 
 use std::fmt::Debug;
 use std::time::Duration;

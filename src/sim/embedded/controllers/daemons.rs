@@ -1,7 +1,7 @@
-//! Daemons: each node that a `DaemonSet` is for has one of its pods.
+//! Daemons: each node that a `DaemonSet` selects has one of its pods.
 //!
-//! Pods are bound where they are made. That is shorter than what Kubernetes does, which has the
-//! scheduler bind them, and comes to the same: a daemon asks for no free place.
+//! Pods are created with a node. In Kubernetes the scheduler binds them; the result is the same, because
+//! these pods request no resources.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The objects of a resource, kept up to date from the history.
+//! The objects of a resource, kept up to date from the store's history.
 
 use std::sync::Arc;
 

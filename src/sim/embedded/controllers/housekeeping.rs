@@ -1,4 +1,4 @@
-//! Cleaning up: pods whose owner is gone, namespaces that are to go, and old events.
+//! Garbage collection: pods whose owner is gone, namespaces that are being deleted, and old events.
 
 use std::sync::Arc;
 

@@ -1,9 +1,8 @@
-//! Node lifecycle: a node that is not heard of becomes Unknown, and conditions become taints.
+//! Node lifecycle: a node without heartbeats becomes Unknown, and conditions become taints.
 //!
-//! The taints with effect NoSchedule follow the conditions at once. Those with effect NoExecute,
-//! which remove pods, are put on at a limited rate, more slowly when many nodes are out, and not at
-//! all when every node is: then the fault is likely not with the nodes. They are swapped and taken
-//! off at once.
+//! NoSchedule taints follow the conditions at once. NoExecute taints, which remove pods, are added at a
+//! limited rate: more slowly if many nodes are unhealthy, and not at all if every node is, because then
+//! the nodes are probably not the cause. They are swapped and removed at once.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;

@@ -1,8 +1,8 @@
-//! What runs beside the API server in a control plane, as far as it matters here: node lifecycle,
-//! replicas, daemons, scheduling, disruption budgets, and cleaning up.
+//! The controllers of a control plane that matter here: node lifecycle, replicas, daemons, scheduler,
+//! disruption budgets and garbage collection.
 //!
-//! They work on the store directly, so that no fault rule meets them: what is under test is who
-//! talks to the API, not these.
+//! They use the store directly, so no fault rule applies to them: the clients of the API are under test,
+//! not these controllers.
 
 mod daemons;
 mod feed;

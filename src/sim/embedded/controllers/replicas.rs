@@ -1,8 +1,8 @@
-//! Replicas: sets are filled up to the number of pods that they want.
+//! Replicas: creates pods until each set has as many as it wants.
 //!
-//! A `ReplicaSet` replaces a pod as soon as it is going, by one with another name. A `StatefulSet`
-//! waits until the pod is gone, and then makes one with the same name. Either way the new pod has a
-//! new UID, which is what whoever deletes by name gets wrong.
+//! A `ReplicaSet` replaces a terminating pod at once, under another name. A `StatefulSet` waits until
+//! the pod is gone, and then creates one with the same name. Either way the new pod has a new UID. A
+//! controller that deletes by name gets this wrong.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Scheduling, in its simplest form: a pod without a node gets the emptiest one that it may run on.
+//! A minimal scheduler: binds each pod to the node with the fewest pods on which it may run.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Taints and tolerations, as the scheduler and the node lifecycle need them.
+//! Taints and tolerations, for the scheduler and the node lifecycle controller.
 
 use serde_json::{Value, json};
 

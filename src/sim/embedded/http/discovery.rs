@@ -1,4 +1,4 @@
-//! What the API server says it serves.
+//! API discovery.
 
 use serde_json::{Value, json};
 

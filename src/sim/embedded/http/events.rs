@@ -1,5 +1,4 @@
-//! Events in their two forms: as the core group has them, which is how they are stored, and as
-//! `events.k8s.io` has them.
+//! Events in their two forms: that of the core group, which is stored, and that of `events.k8s.io`.
 
 use serde_json::Value;
 

@@ -1,4 +1,4 @@
-//! In which form an answer is wanted: whole objects, their metadata, or a table.
+//! The requested form of a response: whole objects, their metadata, or a table.
 
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};

@@ -1,7 +1,7 @@
-//! The API over HTTP, without sockets: a request goes in, an answer comes out.
+//! The API over HTTP, without sockets: a function from request to response.
 //!
-//! Both ways in lead here, the one over loopback and the one inside the process, so that what a
-//! simulation sees is what `kubectl` sees.
+//! Requests over loopback and requests inside the process both end here, so that a simulation gets the
+//! same responses as `kubectl`.
 
 mod discovery;
 mod events;

@@ -1,5 +1,5 @@
-//! As much of an `OpenAPI` document as `kubectl` needs to leave the checking of fields to the server:
-//! that patches take the parameter `fieldValidation`. There are no schemas.
+//! A minimal `OpenAPI` document. It says that patches accept the parameter `fieldValidation`, so that
+//! `kubectl` leaves validation to the server. It has no schemas.
 
 use serde_json::{Map, Value, json};
 

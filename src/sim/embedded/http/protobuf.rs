@@ -1,10 +1,10 @@
-//! Pods and nodes in protobuf: what ostrakon asks for.
+//! Pods and nodes in protobuf, as ostrakon requests them.
 //!
-//! An object is written with the fields that ostrakon reads and without all others. That is no
-//! matter to who asks for this form alone; a client that takes JSON too gets JSON, and all of it.
+//! An object is encoded with only the fields that ostrakon reads. A client that also accepts JSON gets
+//! complete objects in JSON.
 //!
-//! A client may store bytes that are no text, of which JSON shows U+FFFD. So that is what stands for them
-//! here, and protobuf has such a byte in its place.
+//! Clients may store bytes that are not UTF-8. JSON shows them as U+FFFD. So U+FFFD stands for such a byte
+//! in the store, and is encoded as an invalid byte in protobuf.
 
 use hyper::body::Bytes;
 use jiff::Timestamp;

@@ -1,4 +1,4 @@
-//! What the query of a request says.
+//! Parses query strings.
 
 use std::borrow::Cow;
 use std::collections::HashMap;

@@ -1,4 +1,4 @@
-//! Reading: get, list, watch.
+//! Read requests: get, list, watch.
 
 use http::{Response, StatusCode};
 use hyper::body::Bytes;

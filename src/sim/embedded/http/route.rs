@@ -1,4 +1,4 @@
-//! What a path means.
+//! Parses paths.
 
 use crate::sim::embedded::resource::Resource;
 

@@ -1,4 +1,4 @@
-//! Tables, as `kubectl get` shows them: the server says what the columns are.
+//! Tables for `kubectl get`. The server defines the columns.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};

@@ -1,5 +1,5 @@
-//! Watches: a state, or a version to begin at, and every change after it, for as long as the
-//! client listens.
+//! Watches: the current state, or a version to start from, and every later change until the client
+//! disconnects.
 
 use std::collections::VecDeque;
 use std::io;

@@ -1,4 +1,4 @@
-//! Writing: create, update, patch, delete, and the subresources of pods.
+//! Write requests: create, update, patch, delete, and the subresources of pods.
 
 use std::sync::Arc;
 
