@@ -7,15 +7,15 @@
 //!   behind a gate.
 //! - [`pipeline`]: work queues, shards, workers, timed queue. Independent of taints.
 //! - [`taint`]: what a NoExecute taint means for a pod. Pure.
-//! - `informer`: what is known of nodes and pods, and which of them have to be looked at again.
+//! - `informer`: current facts about nodes and pods, and the queues of those to evaluate again.
 //! - [`drain`]: which nodes are cordoned and drained, and which of their pods are evicted. Pure.
-//! - [`evict`]: carries verdicts out: counts down, asks again, patches, deletes, retries.
-//! - `taint_records`: writes on nodes since when they have their taints, so that a restart counts on.
+//! - [`evict`]: carries out verdicts: counts down, checks again, patches, deletes, retries.
+//! - `taint_records`: records on nodes when their taints began, so that deadlines survive a restart.
 //! - `drain_reconciler`: executes the steps that `drain` decides: cordons, drains, uncordons.
 //! - [`leader`]: elects one of several replicas with a lease.
 //! - [`observe`]: metrics, events, HTTP endpoints, logs.
-//! - [`preflight`]: checks at startup that the API server answers and grants all permissions.
-//! - `clock_watch`: corrects the time when this machine's clock and the API server's say so.
+//! - [`preflight`]: checks at startup that the API server responds and grants all permissions.
+//! - `clock_watch`: compares this machine's clock with the API server's, and corrects the time.
 //! - [`controller`]: wires everything into a running process.
 //! - [`cli`] and [`config`]: the command line, and the validated configuration.
 //!

@@ -35,9 +35,9 @@ fn sources(folder: &Path, names: &mut BTreeSet<String>) {
     }
 }
 
-/// Metrics are registered in `metrics.rs` or `ROOM_metrics.rs`, and those of events where events are sent.
+/// Metrics are registered in files named `…_metrics.rs`, and those of events where events are sent.
 fn has_metrics(file_name: &str) -> bool {
-    file_name.ends_with("metrics.rs") || file_name == "events.rs"
+    file_name.ends_with("_metrics.rs") || file_name == "events.rs"
 }
 
 #[test]

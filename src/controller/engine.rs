@@ -14,9 +14,9 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
+use super::controller_metrics;
 use super::failure::{Failed, StartError, ended, flatten};
 use super::ingest::{Nodes, Pods};
-use super::metrics;
 use super::requests::{ApiRequests, ByEvents};
 use super::state::Shared;
 use super::work::{Hands, Work};
@@ -112,7 +112,7 @@ impl Prepared {
         }
         let window = Arc::new(Window::default());
         let Shared { facts, queues, schedule, .. } = &*shared;
-        metrics::register(registry, facts, queues, schedule, &window)?;
+        controller_metrics::register(registry, facts, queues, schedule, &window)?;
         let evict_metrics = evict::Metrics::register(registry, &schedule.backlog)?;
         let leader_metrics = leader::Metrics::register(registry, !elects)?;
         let panics = Panics::register(registry)?;

@@ -11,12 +11,12 @@
 //! [`due`] brings evictions to it when they are due. [`work`] is a term of leadership, [`engine`] the whole
 //! of a controller, and [`run`] a process.
 
+mod controller_metrics;
 mod due;
 mod engine;
 mod failure;
 mod handler;
 mod ingest;
-mod metrics;
 mod recheck;
 mod requests;
 mod run;

@@ -6,7 +6,7 @@
 //! continues from the stored result until there is nothing to do now. The evictor evicts the pods, in its
 //! window, like all others.
 
-mod metrics;
+mod drain_metrics;
 mod reconciler;
 mod report;
 mod unstored;
@@ -16,7 +16,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use parking_lot::Mutex;
 
-pub(crate) use metrics::DrainMetrics;
+pub(crate) use drain_metrics::DrainMetrics;
 pub(crate) use reconciler::{DrainReconciler, run};
 pub(crate) use report::Reporter;
 use unstored::Unstored;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tracing::{info, warn};
 
-use super::metrics::DrainMetrics;
+use super::drain_metrics::DrainMetrics;
 use crate::cluster::RequestError;
 use crate::drain::{Blocker, Capped, Report};
 use crate::model::Node;

@@ -107,13 +107,13 @@ impl BacklogEntry {
     }
 
     /// Whether disruption budgets block the eviction.
-    pub fn is_held_by_budgets(&self) -> bool {
+    pub fn is_blocked(&self) -> bool {
         matches!(self.state, State::Blocked | State::SeveralBudgets)
     }
 
     /// Whether it waits for a disruption budget, and may be attempted before its pause is over.
     pub fn waits_for_budget(&self, now: Timestamp) -> bool {
-        self.is_held_by_budgets()
+        self.is_blocked()
             && self.retry.next.is_some_and(|next| next > now)
             && self.retry.not_before.is_none_or(|at| at <= now)
     }

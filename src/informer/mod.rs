@@ -1,4 +1,4 @@
-//! What is known of nodes and pods, and which of them have to be looked at again.
+//! Current facts about nodes and pods, and the queues of those to evaluate again.
 //!
 //! - [`Facts`]: the view, and how its contents count at the current time.
 //! - [`WorkQueues`]: the names that the workers handle next, and whether this process works at all.

@@ -154,7 +154,7 @@ impl DrainReconciler {
         let refusal = |entry: &BacklogEntry| Some((entry.pod.uid, entry.refusal()?.to_owned()));
         let refusals: AHashMap<Uid, String> = evictions.iter().filter_map(refusal).collect();
         let mut budgets: Arc<[Budget]> = Arc::default();
-        if evictions.iter().any(BacklogEntry::is_held_by_budgets) {
+        if evictions.iter().any(BacklogEntry::is_blocked) {
             match self.budgets(BUDGETS_FRESH).await {
                 Ok(known) => {
                     budgets = known;
