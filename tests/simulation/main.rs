@@ -32,7 +32,8 @@
 //! cordon is given back only where the policy wants that, and for a pod that cannot go (P6).
 //!
 //! In one of twenty stories of taints a kubelet and a tenant write what nobody else would, as fast as they
-//! may: for everybody else all of the above holds as without them (P8). In one of ten the store is restored
+//! may: for everybody else all of the above holds as without them (P8). Calm stories are also played twice, with and without
+//! the two: the same pods are evicted, at the same times. In one of ten the store is restored
 //! from a backup, and what is bound to a tainted node after that goes as well.
 //!
 //! `OSTRAKON_SEED=n cargo test --test simulation` replays one story, and with
@@ -51,7 +52,7 @@ mod time;
 use tracing_subscriber::EnvFilter;
 
 use mutants::Broken;
-use story::{Subject, play};
+use story::{Subject, play, twins};
 
 /// Stories in the test command.
 const SEEDS: u64 = 10_000;
@@ -59,6 +60,8 @@ const SEEDS: u64 = 10_000;
 const DRAIN_SEEDS: u64 = 3_000;
 /// Those of budgets and protections.
 const BUDGET_SEEDS: u64 = 2_000;
+/// Those that are played with and without hostile parties, if they are calm.
+const TWIN_SEEDS: u64 = 300;
 
 fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok().map(|text| text.parse().expect("a number"))
@@ -183,6 +186,22 @@ impl Sum {
         self.failures.append(&mut other.failures);
         self
     }
+}
+
+/// Three stories in ten are compared: the calm ones.
+#[test]
+fn hostile_parties_change_nothing_for_others() {
+    let (mut stories, mut evictions) = (0, 0);
+    let from = number("OSTRAKON_FROM").unwrap_or(0);
+    for seed in from..from + number("OSTRAKON_TWINS").unwrap_or(TWIN_SEEDS) {
+        let Some(result) = twins(seed) else { continue };
+        let compared = result.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        assert!(compared.hostile_writes > 0, "seed {seed}: nobody is hostile");
+        stories += 1;
+        evictions += compared.evictions;
+    }
+    println!("{stories} pairs of stories: {evictions} evictions in both");
+    assert!(evictions > stories, "only {evictions} evictions were compared in {stories} pairs");
 }
 
 #[test]

@@ -86,6 +86,18 @@ struct Lease {
     since: f64,
 }
 
+/// A pod: its name, and how many pods had the name before.
+pub(super) type NthPod = (String, usize);
+
+/// What became of a pod.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Fate {
+    /// When its deletion began, whoever asked for it.
+    pub(super) end: Option<f64>,
+    /// Whether a controller deleted it.
+    pub(super) evicted: bool,
+}
+
 /// What went wrong: the promise, and how.
 pub(super) type Broken = String;
 
@@ -109,6 +121,8 @@ pub(super) struct Observer {
     /// There is no lag between the cluster and the controllers.
     calm: bool,
     evicted: usize,
+    /// UIDs of the pods that controllers have deleted, without those of hostile parties.
+    deleted: BTreeSet<String>,
     writers: Vec<String>,
     /// What belongs to stories of drains only.
     pub(super) drains: Option<Drains>,
@@ -134,6 +148,23 @@ impl Observer {
     /// How many pods controllers have deleted.
     pub(super) fn evicted(&self) -> usize {
         self.evicted
+    }
+
+    /// What became of each pod that belongs to no hostile party.
+    pub(super) fn fates(&self) -> BTreeMap<NthPod, Fate> {
+        let created = |uid: &String| self.pods[uid].first().map_or(f64::MAX, |state| state.from);
+        let mut uids: Vec<_> = self.pods.keys().collect();
+        uids.sort_by(|one, other| created(one).total_cmp(&created(other)));
+        let mut earlier = BTreeMap::<&str, usize>::new();
+        let fate = |uid: &String| {
+            let name = &self.names[uid];
+            let count = earlier.entry(name).or_default();
+            let nth = *count;
+            *count += 1;
+            let end = self.pods[uid].iter().find(|state| state.going).map(|state| state.from);
+            ((name.clone(), nth), Fate { end, evicted: self.deleted.contains(uid) })
+        };
+        uids.into_iter().map(fate).collect()
     }
 
     /// How many different processes have written.
@@ -292,6 +323,7 @@ impl Observer {
         if self.hostile.contains(uid) {
             return;
         }
+        self.deleted.insert(uid.to_owned());
         let read = self.reads.get(&(who.to_owned(), operation.name.clone())).copied();
         // Who sees everything at once has no excuse.
         let shared = if self.calm { 0.0 } else { SHARED };

@@ -7,6 +7,7 @@ pub(super) mod hostile;
 mod leases;
 mod policies;
 mod taints;
+mod twins;
 
 use std::collections::BTreeSet;
 use std::future::poll_fn;
@@ -27,6 +28,7 @@ use tokio::time::sleep;
 use tracing::trace;
 
 use self::hostile::Hostile;
+pub(super) use self::twins::twins;
 use super::mutants::Broken;
 use super::observer::{Drains, Observer, seconds, words};
 use super::replica::{End, Replica};
@@ -106,6 +108,8 @@ struct Story {
     policies: Vec<Policy>,
     /// Nodes of whose conditions nothing is heard.
     silent: BTreeSet<&'static str>,
+    /// What each step has found.
+    scenes: Vec<twins::Scene>,
 }
 
 /// The observer, and what it has not heard yet.
@@ -194,6 +198,7 @@ impl Story {
             hostile,
             policies,
             silent: BTreeSet::new(),
+            scenes: Vec::new(),
         }
     }
 
@@ -209,6 +214,14 @@ impl Story {
     }
 
     async fn play(mut self) -> Result<Played, String> {
+        self.run().await?;
+        let observer = self.observer();
+        let drained = observer.drained();
+        let version = self.cluster.store().version();
+        Ok(Played { evicted: observer.evicted(), writers: observer.writers(), drained, version })
+    }
+
+    async fn run(&mut self) -> Verified {
         let is_of_drains = !self.policies.is_empty();
         let names = if is_of_drains { &ALL_NODES[..] } else { &NODES };
         for name in names {
@@ -224,6 +237,7 @@ impl Story {
             self.pass(0.3).await?;
         }
         for _ in 0..STEPS {
+            self.note_scene();
             if is_of_drains {
                 self.drain_step();
             } else {
@@ -241,11 +255,7 @@ impl Story {
         } else {
             self.end().await?;
         }
-        self.check_metrics()?;
-        let observer = self.observer();
-        let drained = observer.drained();
-        let version = self.cluster.store().version();
-        Ok(Played { evicted: observer.evicted(), writers: observer.writers(), drained, version })
+        self.check_metrics()
     }
 
     /// A replica is stopped or killed, and started again after a while.
