@@ -64,7 +64,7 @@ impl Server {
 
     /// What the API server holds in memory, in MiB.
     pub(crate) fn memory(&self) -> Result<f64> {
-        Ok(usage::memory(self.apiserver)?.drain_pod)
+        Ok(usage::memory(self.apiserver)?.resident)
     }
 
     /// What the API server has been asked up to now.

@@ -8,10 +8,10 @@ use serde::Serialize;
 /// Ticks per second in `/proc/PID/stat`: a constant of the kernel's interface.
 const TICKS: f64 = 100.0;
 
-/// DrainPod memory, in MiB.
+/// Resident memory, in MiB.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(crate) struct Memory {
-    pub(crate) drain_pod: f64,
+    pub(crate) resident: f64,
     /// The most that it ever was.
     pub(crate) peak: f64,
 }
@@ -35,7 +35,7 @@ pub(crate) fn memory(pid: u32) -> Result<Memory> {
             line.and_then(|rest| rest.split_whitespace().next()).context("no memory")?;
         Ok(kibibytes.parse::<f64>()? / 1024.0)
     };
-    Ok(Memory { drain_pod: field("VmRSS:")?, peak: field("VmHWM:")? })
+    Ok(Memory { resident: field("VmRSS:")?, peak: field("VmHWM:")? })
 }
 
 fn read(pid: u32, file: &str) -> Result<String> {

@@ -59,7 +59,7 @@ pub(crate) struct Report {
 impl Sync {
     pub(crate) fn summary(&self) -> String {
         let Self { seconds, cpu, memory } = self;
-        format!("synced in {seconds:.2} s, CPU {cpu:.2} s, {:.0} MiB", memory.drain_pod)
+        format!("synced in {seconds:.2} s, CPU {cpu:.2} s, {:.0} MiB", memory.resident)
     }
 
     /// Of several, the median of each figure.
@@ -69,7 +69,7 @@ impl Sync {
             seconds: median(|sync| sync.seconds),
             cpu: median(|sync| sync.cpu),
             memory: Memory {
-                drain_pod: median(|sync| sync.memory.drain_pod),
+                resident: median(|sync| sync.memory.resident),
                 peak: median(|sync| sync.memory.peak),
             },
         }
@@ -96,10 +96,10 @@ impl Round {
         Self { nodes: size.nodes, pods: size.pods, syncs: Vec::new(), zone: None }
     }
 
-    /// DrainPod bytes of a pod, with its share of its node, beyond what an empty cluster takes.
+    /// Resident bytes of a pod, with its share of its node, beyond what an empty cluster takes.
     fn bytes_a_pod(&self, empty: &Sync) -> f64 {
-        let drain_pod = Sync::median(&self.syncs).memory.drain_pod;
-        (drain_pod - empty.memory.drain_pod) * f64::from(1 << 20) / self.pods as f64
+        let resident = Sync::median(&self.syncs).memory.resident;
+        (resident - empty.memory.resident) * f64::from(1 << 20) / self.pods as f64
     }
 
     /// The same in microseconds of processor time.
@@ -149,11 +149,11 @@ impl Report {
             out,
             "Without a cluster to speak of the process takes {:.1} MiB and {:.2} s of CPU; what is more than that \
              is counted per pod, with its share of its node.\n",
-            empty.memory.drain_pod, empty.cpu
+            empty.memory.resident, empty.cpu
         )?;
         writeln!(
             out,
-            "| nodes | pods | wall s | own CPU s | drain_pod MiB | peak MiB | bytes/pod | CPU µs/pod |"
+            "| nodes | pods | wall s | own CPU s | resident MiB | peak MiB | bytes/pod | CPU µs/pod |"
         )?;
         writeln!(out, "| --- | --- | --- | --- | --- | --- | --- | --- |")?;
         for round in &self.rounds {
@@ -165,7 +165,7 @@ impl Report {
                 round.pods,
                 sync.seconds,
                 sync.cpu,
-                sync.memory.drain_pod,
+                sync.memory.resident,
                 sync.memory.peak,
                 round.bytes_a_pod(&empty),
                 round.micros_a_pod(&empty),
