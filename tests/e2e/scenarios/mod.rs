@@ -6,6 +6,7 @@ pub(crate) mod drains;
 mod evidence;
 mod exact;
 mod faults;
+mod hostile;
 mod identity;
 mod leader;
 mod lifecycle;
@@ -29,6 +30,7 @@ pub(crate) fn trials() -> Vec<Scenario> {
         drains::trials(),
         exact::trials(),
         faults::trials(),
+        hostile::trials(),
         identity::trials(),
         leader::trials(),
         lifecycle::trials(),

@@ -62,7 +62,8 @@ async fn refused_watches_are_taken_up_where_they_ended(ctx: &Ctx) -> Result<()> 
         over_within: SOON,
     };
     live_through(ctx, blindness).await?;
-    ensure!(lists.hits() == 0, "{} lists were asked for without need", lists.hits());
+    // All lists were refused, so what was seen came by the watches.
+    ensure!(lists.hits() > 0, "nobody asked how far the store is");
     Ok(())
 }
 
