@@ -1,7 +1,7 @@
 //! The part of a cluster that belongs to one test: a namespace, and nodes named after it.
 //!
-//! Tests share a control plane and run side by side; none touches another's arena. ostrakon looks
-//! at all of them, though, so a test that breaks it needs the bed for itself.
+//! Tests share a control plane and run in parallel, each in its own arena. ostrakon watches all arenas, so
+//! a test that breaks it needs a bed of its own.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -1,8 +1,8 @@
-//! The API server's audit log: who asked for what, in which order, with which body and answer.
+//! The API server's audit log: all requests in order, with user, body and response.
 //!
-//! For ostrakon's user everything is there, writes with their bodies. For all others the writes of
-//! pods with their bodies, and those of nodes and events without. A request appears once it is
-//! answered; a watch appears once it is open.
+//! For ostrakon's user it has all requests, and the bodies of writes. For other users it has writes of
+//! pods, with bodies, and writes of nodes and events, without. A request appears once it is answered, a
+//! watch once it is open.
 
 use std::collections::BTreeMap;
 use std::fs::File;

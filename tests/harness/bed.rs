@@ -1,5 +1,5 @@
-//! A control plane on loopback: started in order, stopped in the reverse one. Or the embedded cluster
-//! in its place.
+//! A test bed: a control plane on loopback, or the embedded cluster. Its components are started in order
+//! and stopped in reverse order.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

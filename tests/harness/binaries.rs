@@ -1,4 +1,4 @@
-//! Where the components of the control plane come from.
+//! Finds the binaries of the control plane, in this order.
 //!
 //! 1. `OSTRAKON_CONTROL_PLANE`, a folder with the program `control-plane`, if it is set;
 //! 2. `KUBEBUILDER_ASSETS`, a folder with `etcd` and `kube-apiserver`, if it is set. The other two

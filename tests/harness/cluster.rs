@@ -1,8 +1,7 @@
-//! Nodes, taints and pods, a line each: `pod("web").on(&node).tolerates_for("gpu", 5)`.
+//! Builders of nodes, taints and pods: `pod("web").on(&node).tolerates_for("gpu", 5)`.
 //!
-//! These are bare objects: no kubelet looks after them unless a test runs one. A node is what the
-//! API says it is, and a deleted pod stays, terminating, until something removes it. One with
-//! `grace(0)` goes at once.
+//! These are bare objects without a kubelet, unless a test runs one. A deleted pod stays terminating
+//! until something removes it. A pod with `grace(0)` is removed at once.
 
 use std::collections::BTreeMap;
 use std::fmt;

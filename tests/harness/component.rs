@@ -1,5 +1,5 @@
-//! A component of the control plane: a program that can be stopped, killed, frozen and started
-//! again, always in the same place.
+//! A component of the control plane: a program that can be stopped, killed, frozen and restarted, always
+//! on the same port and with the same data.
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! The embedded cluster in the place of a control plane: the same users by their tokens, and the same
-//! audit log. Everybody may do everything.
+//! The embedded cluster instead of a control plane, with the same users and tokens and the same audit log.
+//! Every user has all permissions.
 
 use std::fs::File;
 use std::io::Write as _;

@@ -1,4 +1,4 @@
-//! A few lines of HTTP, for what is not the Kubernetes API: health endpoints and metrics.
+//! A minimal HTTP client for health endpoints and metrics.
 
 use std::time::Duration;
 

@@ -1,7 +1,6 @@
-//! The rights that `deploy/` grants, applied to a test's API server.
+//! The permissions that `deploy/` grants, applied to a test's API server.
 //!
-//! The files that a user applies are read here, so a verb that is missing in them is missing in
-//! the tests too.
+//! The files are those that users apply, so a verb that is missing in them is missing in the tests too.
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,4 @@
-//! A scrape of `/metrics`, read.
+//! A parsed scrape of `/metrics`.
 
 use std::collections::BTreeMap;
 

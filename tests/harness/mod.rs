@@ -1,22 +1,23 @@
-//! A real control plane for tests, and what they watch it with.
+//! A real control plane for tests, and the means to observe it.
 //!
 //! Each test target compiles this module for itself (`#[path = "../harness/mod.rs"] mod harness;`)
-//! and starts one [`Bed`]: etcd, a kube-apiserver and, where asked for, kube-controller-manager
-//! and kube-scheduler, as plain processes on loopback. From the ground up:
+//! and starts one [`Bed`]: etcd, a kube-apiserver and, if requested, kube-controller-manager and
+//! kube-scheduler, as plain processes on loopback. From the bottom up:
 //!
-//! - [`process`] and [`component`]: child processes that can be killed, restarted, frozen, and that
-//!   do not outlive the test, however it ends;
+//! - [`process`] and [`component`]: child processes that can be killed, restarted and frozen, and that
+//!   never outlive the test;
 //! - [`binaries`]: where etcd and the Kubernetes components come from;
-//! - [`users`] and [`manifests`]: who may talk to the API server. ostrakon is its ServiceAccount,
-//!   with the rights that `deploy/` gives it and no others;
-//! - [`bed`]: all of it started in order; [`embedded`]: what can stand in for it; [`arena`]: the namespace and the nodes of one test;
-//! - [`cluster`]: nodes, taints, pods in a line each; [`workloads`]: what makes pods anew, and
-//!   budgets;
+//! - [`users`] and [`manifests`]: the users of the API server. ostrakon is its ServiceAccount, with only
+//!   the permissions that `deploy/` grants;
+//! - [`bed`]: starts everything in order; [`embedded`]: the embedded cluster instead; [`arena`]: the
+//!   namespace and nodes of one test;
+//! - [`cluster`]: builders of nodes, taints and pods; [`workloads`]: workloads that recreate pods, and
+//!   disruption budgets;
 //! - [`ostrakon`]: the program under test as a child process;
-//! - [`fault_proxy`] and [`silent_proxy`]: stand between the two and misbehave as told; [`refusal`]: an admission
-//!   policy that says no;
-//! - [`witness`], [`tally`] and [`audit`]: what happened, seen from outside: when pods went, how many
-//!   were healthy, who asked for it.
+//! - [`fault_proxy`] and [`silent_proxy`]: proxies between the two that misbehave on request; [`refusal`]:
+//!   an admission policy that denies requests;
+//! - [`witness`], [`tally`] and [`audit`]: outside observation: when pods were deleted, how many were
+//!   healthy, who sent which request.
 
 #![allow(
     dead_code,

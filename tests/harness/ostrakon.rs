@@ -1,4 +1,4 @@
-//! The program under test, as a user runs it: a child process with a kubeconfig.
+//! The program under test as a child process with a kubeconfig, as a user runs it.
 
 use std::fs::File;
 use std::io::Read as _;

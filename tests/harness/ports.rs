@@ -1,8 +1,8 @@
 //! Free ports on loopback.
 //!
-//! Between the moment at which a port is found free and the one at which a component listens on it,
-//! and again while the component is down, other test processes must not find it free too. So its
-//! number is kept in UDP, where nobody needs it, for as long as this process lives.
+//! A port must stay reserved until a component listens on it, and while the component is down, so that
+//! other test processes do not take it. So the UDP port of the same number, which nothing else uses, is
+//! bound for as long as this process lives.
 
 use std::net::{Ipv4Addr, TcpListener, UdpSocket};
 use std::ops::Range;

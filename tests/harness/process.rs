@@ -1,10 +1,9 @@
 //! Child processes that do not outlive the test.
 //!
-//! A [`Process`] ends with its value: on return, on error and on panic. A [`Leash`] covers what no
-//! destructor can, the sudden end of the test process itself (Ctrl-C, SIGKILL): a shell that reads
-//! from a pipe and ends what is left once the other side of the pipe is gone. The children are in
-//! process groups of their own, so that a Ctrl-C does not reach all of them at once: an API server
-//! that loses its etcd first hangs.
+//! A [`Process`] is killed when its value is dropped: on return, on error and on panic. A [`Leash`] covers
+//! the sudden end of the test process itself (Ctrl-C, SIGKILL): it is a shell that reads from a pipe, and
+//! kills the remaining children once the other end is closed. The children are in process groups of their
+//! own, so that a Ctrl-C does not reach all of them at once: an API server that loses its etcd first hangs.
 
 use std::fs::OpenOptions;
 use std::io::Write as _;

@@ -1,4 +1,4 @@
-//! The program under test, run to its end: what it says and how it ends.
+//! Runs the program under test to its end, and returns its output and exit code.
 
 use std::path::Path;
 use std::process::{ExitStatus, Stdio};

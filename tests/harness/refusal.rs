@@ -1,5 +1,4 @@
-//! An admission policy that refuses what ostrakon does in one arena: the server answers, and the
-//! answer is no.
+//! An admission policy that denies ostrakon's requests in one arena.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What a request to the API server is about, as the API server itself sees it.
+//! The attributes of a request (verb, resource, name), as the API server determines them.
 
 use http::Method;
 use serde::Deserialize;

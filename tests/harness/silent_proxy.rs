@@ -1,6 +1,6 @@
-//! A TCP proxy on loopback that can fall silent: what passes through connections that are open then
-//! is swallowed from then on, in both directions, and nobody is told. New connections work. So it is
-//! where a machine between drops the packets of connections that it has forgotten.
+//! A TCP proxy on loopback that can go silent: it then discards all data on open connections, in both
+//! directions, without closing them. New connections work. A firewall or NAT gateway that has lost its
+//! connection table behaves like this.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};

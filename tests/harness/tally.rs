@@ -1,5 +1,5 @@
-//! How many objects are in a state, at least and at most, over a time: seen by a watch, so that no
-//! moment is missed.
+//! The minimum and maximum number of objects in a state over a period, counted with a watch so that no
+//! change is missed.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;

@@ -1,5 +1,4 @@
-//! Who talks to the API server. Each actor is a user of its own, so that the audit log tells who
-//! did what.
+//! The users of the API server. Each actor has its own user, so that the audit log attributes requests.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! Waiting for something to become true, with an end.
+//! Waits for a condition, with a timeout.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! An admission webhook on `pods/eviction` of one arena, as operators have it who move their pods
-//! themselves: the request is what tells them, and the answer is no.
+//! An admission webhook on `pods/eviction` of one arena that denies every request. Operators that move
+//! their pods themselves use such a webhook: the request is their signal.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;

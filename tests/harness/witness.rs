@@ -1,8 +1,8 @@
-//! What happened to pods, seen from outside by a watch of its own.
+//! Records what happens to pods, with a watch of its own.
 //!
-//! For each pod, by UID: when its `deletionTimestamp` appeared, when it was gone, and when the
-//! condition `DisruptionTarget` came. Times are those at which this process learned of it. Every
-//! check has its quiet side: what must not have happened before, or to the others.
+//! For each pod, by UID: when its `deletionTimestamp` appeared, when the condition `DisruptionTarget`
+//! appeared, and when the pod was gone. Times are those at which this process saw it. Every check also
+//! asserts what must not have happened, earlier or to other pods.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! What makes pods anew (`ReplicaSet`, `DaemonSet`), and what guards them (disruption budgets). The
-//! controllers are Kubernetes' own.
+//! Workloads that recreate pods (`ReplicaSet`, `DaemonSet`), and disruption budgets. The controllers are
+//! Kubernetes' own.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

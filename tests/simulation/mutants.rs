@@ -1,8 +1,7 @@
-//! Controllers that break a promise, so that it is seen that the observer notices.
+//! Mutants: controllers that break a promise, to prove that the observer notices.
 //!
-//! The controller is always the one that ships. What is wrong is wrong around it: it is configured by
-//! another policy than the observer goes by, or somebody stands between it and its API server, who
-//! edits, delays or loses what it asks for, or lies to it about the answer.
+//! A mutant is the shipped controller with a difference from outside. It has another policy than the
+//! observer, or a proxy client edits, delays or loses its requests, or falsifies the responses.
 
 mod between;
 

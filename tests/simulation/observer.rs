@@ -1,5 +1,5 @@
-//! The observer: knows what the API stored and when, and who asked for what. It knows nothing of
-//! the controllers, and its rules are written from the promises, not with the controllers' code.
+//! The observer. It only knows what the API stored and when, and who requested it. Its rules follow the
+//! promises and share no code with the controller.
 
 mod claims;
 pub(super) mod drains;

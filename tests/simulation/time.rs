@@ -1,4 +1,4 @@
-//! The stories' time, which begins at noon.
+//! The time of scenarios, which starts at noon.
 
 use jiff::{SignedDuration, Timestamp};
 

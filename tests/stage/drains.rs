@@ -1,4 +1,4 @@
-//! Cordon and drain as a whole. A kubelet ends pods once their grace is over.
+//! Cordon and drain end to end. A kubelet ends pods after their grace period.
 
 mod beginnings;
 mod cordons;

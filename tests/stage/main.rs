@@ -1,6 +1,6 @@
-//! The whole controller as it ships, in one thread and in virtual time, on an embedded cluster that a
-//! test sets up and changes as a person, a kubelet or another controller would. What it asks of the
-//! cluster, and what becomes of the objects, is written down, so that a test can say what was never done.
+//! The shipped controller, in one thread and in virtual time, on an embedded cluster. A test changes the
+//! cluster as a person, a kubelet or another controller would. All requests and changes of objects are
+//! recorded, so that a test can also assert what did not happen.
 //!
 //! [`taints`] is about NoExecute taints, [`drains`] about cordon and drain, [`refused`] about an API server
 //! that refuses everything.

@@ -1,5 +1,5 @@
-//! A controller as it ships, at work on an embedded cluster in one thread and in virtual time, and the
-//! wire between the two, on which a test can listen.
+//! The shipped controller on an embedded cluster, in one thread and in virtual time. Tests can observe the
+//! requests between the two.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

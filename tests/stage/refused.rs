@@ -1,4 +1,4 @@
-//! An API server that refuses everything, as it does when credentials or rights were taken away.
+//! An API server that refuses everything, as after credentials or permissions were revoked.
 
 use std::io;
 use std::sync::Arc;

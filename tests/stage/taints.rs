@@ -1,4 +1,4 @@
-//! Evictions by taints. What is deleted is gone at once; the watches show it at once, too, unless they are
+//! Evictions for taints. Deleted pods are gone at once, and the watches show it at once unless they are
 //! [held back](Stage::hold).
 
 mod facts;

@@ -1,8 +1,8 @@
-//! A reverse proxy between a client and the API server that misbehaves as told.
+//! A reverse proxy between a client and the API server that injects faults.
 //!
-//! Plain HTTP/1.1 on loopback in front, TLS behind; the client's own token goes through, so the
-//! API server sees the same user. Rules can be changed at any time and count for requests that
-//! arrive from then on; only what is held back follows the rules of the moment.
+//! It serves plain HTTP/1.1 on loopback and uses TLS to the server. It forwards the client's token, so the
+//! API server sees the same user. Rules can be changed at any time and apply to later requests; only
+//! requests that are being held follow the current rules.
 
 mod rule;
 

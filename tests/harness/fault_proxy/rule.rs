@@ -1,4 +1,4 @@
-//! What the proxy does to which requests.
+//! Rules of the proxy: which fault for which requests.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,7 +1,7 @@
-//! P4: claims to the lease, and who writes by them.
+//! P4: claims to the lease, and the writes under each claim.
 //!
-//! What counts is what the processes have claimed, not what is stored: a lease that is deleted or edited
-//! by another hand ends no claim.
+//! The claims of the processes count, not the stored lease: if someone else deletes or edits the lease, no
+//! claim ends.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
-//! What the observer knows of cordons and drains. Its rules, too, are written from the promises:
-//! it reads records as JSON and judges conditions by itself.
+//! The observer's rules of cordons and drains. They follow the promises, not the controller's code: the
+//! observer reads records as JSON and evaluates conditions itself.
 
 mod caps;
 mod evictions;

@@ -1,5 +1,5 @@
-//! P7: the words that users, alerts and policies match on. They are written down here once more, from
-//! docs/metrics.md and from what upstream and draino write, and not taken from the controller.
+//! P7: the names that users, alerts and policies match on. They are listed here independently of the
+//! controller, from docs/metrics.md and from what upstream and draino write.
 
 use serde_json::Value;
 

@@ -1,4 +1,4 @@
-//! What goes wrong between the controllers and the API server.
+//! Faults between the controllers and the API server.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Somebody with the right to write leases deletes or edits ours.
+//! Someone with permission to write leases deletes or edits ours.
 
 use ostrakon::leader::{LEASE, RELEASED_BY};
 use ostrakon::sim::embedded::{DeleteOptions, Part, Resource};

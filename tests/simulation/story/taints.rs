@@ -1,4 +1,5 @@
-//! Stories of taints: they come and go, pods are bound, edited and created again under their names.
+//! Scenarios of taints: taints are added and removed; pods are bound, edited and recreated under the same
+//! name.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The beginning of a drain is spaced, and what fails on the way to it is not counted.
+//! Starts of drains are spaced, and starts that fail do not count.
 
 use super::*;
 

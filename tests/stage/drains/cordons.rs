@@ -1,4 +1,4 @@
-//! Who is cordoned, who is uncordoned, and what a request that fails changes of it.
+//! Which nodes are cordoned and uncordoned, also if requests fail.
 
 use ostrakon::drain::{Cap, CapScope, Limit, Undrainable};
 

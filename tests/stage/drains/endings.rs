@@ -1,4 +1,4 @@
-//! What becomes of a drain whose deadline is over.
+//! Drains after their deadline.
 
 use ostrakon::drain::{AtDeadline, Retry};
 

@@ -1,4 +1,4 @@
-//! From the first eviction to a node without pods, with refusals on the way.
+//! A drain from its first eviction to a node without pods, with refusals.
 
 use ostrakon::drain::Undrainable;
 use ostrakon::sim::embedded::Resource::{DaemonSets, PodDisruptionBudgets, Pods, StatefulSets};

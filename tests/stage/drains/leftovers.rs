@@ -1,4 +1,4 @@
-//! What a drain, or draino, would leave on a node: the annotation, the condition, a request.
+//! Leftovers of a drain or of draino on a node: annotation, condition, retry request.
 
 use ostrakon::drain::AtDeadline;
 

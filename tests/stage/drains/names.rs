@@ -1,4 +1,4 @@
-//! A name is not an object: what is created anew under it has nothing to do with what was there.
+//! Nodes and pods that are recreated under the same name count as new objects.
 
 use super::*;
 

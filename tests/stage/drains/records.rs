@@ -1,4 +1,4 @@
-//! Records that others write, refuse or take away.
+//! Records that others write, refuse or remove.
 
 use ostrakon::drain::{AtDeadline, Claim, Cordon};
 

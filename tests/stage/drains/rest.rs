@@ -1,5 +1,5 @@
-//! A forecast is no veto: what may go goes, what a budget or a webhook holds is asked for again and
-//! again, and what the policy protects is left and named.
+//! Forecasts do not block a drain: pods that may be evicted are evicted, pods that a budget or a webhook
+//! blocks are retried, and pods that the policy protects stay and are named.
 
 use ostrakon::drain::{AtDeadline, Cap, CapScope, Limit, Protection, Undrainable};
 use ostrakon::sim::embedded::Resource::{PodDisruptionBudgets, Pods};

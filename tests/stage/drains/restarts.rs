@@ -1,4 +1,4 @@
-//! The controller dies in each phase, and the next one goes on from what is written on the node.
+//! The controller is killed in each phase, and the next one continues from the node's record.
 
 use ostrakon::drain::{AtDeadline, Retry, Undrainable};
 

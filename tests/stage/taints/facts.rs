@@ -1,6 +1,6 @@
-//! Objects written down in one line, `pod("a").tolerating(exists("gpu"))`. Each starts from the dullest of
-//! its kind, so that a test names only what it is about. Times are seconds from noon; a pod is bound long
-//! before, so that its binding plays no part unless the test says so.
+//! Builders of objects: `pod("a").tolerating(exists("gpu"))`. Each starts from plain defaults, so that a
+//! test names only what matters to it. Times are seconds from noon. Pods are bound long before, so that
+//! the time of the binding does not matter by default.
 
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};

@@ -1,4 +1,4 @@
-//! Restarts, stale facts, steps of the clock, and pods that come back under their old names.
+//! Restarts, stale facts, clock steps, and pods that are recreated under the same name.
 
 use super::facts::{at, exists, node, not_ready, pod, taint};
 use super::*;

@@ -1,5 +1,4 @@
-//! Evictions that fail, and what becomes of them: the cases by which upstream's durable retry is
-//! tested, and more.
+//! Failed evictions and their retries: upstream's test cases of durable retries, and more.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -1,6 +1,6 @@
-//! The cases by which upstream tests its taint-eviction controller (`taint_eviction_test.go`),
-//! named after their facts. Both sets of rules must pass them; where they differ, the expected
-//! value is given for each. The quiet side is checked for an hour of virtual time.
+//! Upstream's test cases of its taint-eviction controller (`taint_eviction_test.go`), with descriptive
+//! names. Both sets of rules must pass them; where they differ, each has its expected value. That nothing
+//! else is deleted is checked for an hour of virtual time.
 
 use super::facts::{equal, exists, node, pod, taint};
 use super::*;

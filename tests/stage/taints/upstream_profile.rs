@@ -1,4 +1,4 @@
-//! Where the two sets of rules differ: what `--compat upstream` keeps, and what our own do instead.
+//! Differences between our own rules and `--compat upstream`.
 
 use super::facts::{equal, exists, node, not_ready, pod, taint, unreachable};
 use super::*;

@@ -1,4 +1,4 @@
-//! P5: which nodes may be cordoned, by conditions and caps, and when a drain may begin.
+//! P5: which nodes may be cordoned, by conditions and caps, and when a drain may start.
 
 use ostrakon::drain::{Cap, CapScope, Limit};
 use serde_json::Value;

@@ -1,4 +1,4 @@
-//! What is read of nodes and pods as JSON, and what it comes to by a policy.
+//! Facts about nodes and pods, read from JSON, and what a policy makes of them.
 
 use jiff::SignedDuration;
 use ostrakon::drain::{ConditionRule, Policy};

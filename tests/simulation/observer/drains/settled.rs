@@ -1,4 +1,4 @@
-//! P2: what each node has to be by the end, when nothing happens any more.
+//! P2: the required state of each node at the end, when nothing changes any more.
 
 use std::sync::Arc;
 
