@@ -20,8 +20,8 @@
 //! - [`cli`] and [`config`]: the command line, and the validated configuration.
 //!
 //! The basis is [`model`], the facts that decisions use, [`clock`], the only source of time, and
-//! [`backoff`], the pauses between attempts. A room uses the basis, the rooms above it in this list, and
-//! `observe`; no room but `cli` uses `controller`. `sim` is a simulated cluster for tests and the demo,
+//! [`backoff`], the pauses between attempts. No two rooms use each other, and only
+//! `cli` uses `controller`. `sim` is a simulated cluster for tests and the demo,
 //! behind the feature `demo`; the image is built without it. `docs/architecture.md` describes threads and
 //! queues with the reasons, `docs/glossary.md` our terms.
 

@@ -20,6 +20,7 @@ use dashmap::DashMap;
 use dashmap::mapref::one::RefMut;
 
 use crate::model::{Anchors, Node, NodeName, Pod, Uid, Version};
+use crate::taint::inputs;
 
 /// The newest known facts of all nodes and of all pods that are bound to one.
 #[derive(Debug, Default)]
@@ -179,30 +180,12 @@ impl View {
         let before = entry.node.take().filter(|before| before.uid == node.uid);
         let anchors = advance(before.as_ref().map(|_| &*entry.anchors), &node);
         let anchors_same = *entry.anchors == anchors;
-        let seen = match &before {
-            Some(before)
-                if before.taints == node.taints
-                    && before.since_annotation == node.since_annotation
-                    && before.drain_facts == node.drain_facts
-                    && (node.drain_facts.is_none() || before.ready == node.ready)
-                    && anchors_same =>
-            {
-                NodeSeen::Unimportant
-            }
-            // Nothing is armed without a taint and no record is left without one, unless an
-            // earlier node had this name.
-            None if node.taints.is_empty()
-                && node.since_annotation.is_none()
-                && node.drain_facts.is_none() =>
-            {
-                if entry.pods.is_empty() {
-                    NodeSeen::Unimportant
-                } else {
-                    NodeSeen::Changed
-                }
-            }
-            _ => NodeSeen::Changed,
+        let is_alike = match &before {
+            Some(before) => anchors_same && inputs::is_node_judged_alike(before, &node),
+            // Pods are left of an earlier node of this name, or were seen first.
+            None => entry.pods.is_empty() && !inputs::needs_decision(&node),
         };
+        let seen = if is_alike { NodeSeen::Unimportant } else { NodeSeen::Changed };
         if !anchors_same {
             entry.anchors = self.shared(anchors);
         }
@@ -267,9 +250,7 @@ impl View {
             if **before == pod {
                 return PodSeen::Unimportant;
             }
-            judged_alike = before.tolerations == pod.tolerations
-                && before.bound == pod.bound
-                && before.class == pod.class;
+            judged_alike = inputs::is_pod_judged_alike(before, &pod);
         }
         entry.pods.replace(ByUid(Arc::new(pod)));
         if tainted && !judged_alike { PodSeen::Changed } else { PodSeen::Unimportant }

@@ -10,6 +10,7 @@
 
 pub mod anchor;
 pub mod decide;
+pub mod inputs;
 pub mod matching;
 pub mod record;
 pub mod upstream;
