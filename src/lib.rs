@@ -7,7 +7,8 @@
 //!   behind a gate.
 //! - [`pipeline`]: work queues, shards, workers, timed queue. Independent of taints.
 //! - [`taint`]: what a NoExecute taint means for a pod. Pure.
-//! - `informer`: current facts about nodes and pods, and the queues of those to evaluate again.
+//! - `informer`: takes in what the watches bring: current facts about nodes and pods, and the queues of
+//!   those to evaluate again.
 //! - [`drain`]: which nodes are cordoned and drained, and which of their pods are evicted. Pure.
 //! - [`evict`]: carries out verdicts: counts down, checks again, patches, deletes, retries.
 //! - `taint_records`: records on nodes when their taints began, so that deadlines survive a restart.
@@ -20,10 +21,10 @@
 //! - [`cli`] and [`config`]: the command line, and the validated configuration.
 //!
 //! The basis is [`model`], the facts that decisions use, [`clock`], the only source of time, and
-//! [`backoff`], the pauses between attempts. No two rooms use each other, and only
-//! `cli` uses `controller`. `sim` is a simulated cluster for tests and the demo,
-//! behind the feature `demo`; the image is built without it. `docs/architecture.md` describes threads and
-//! queues with the reasons, `docs/glossary.md` our terms.
+//! [`backoff`], the pauses between attempts. No two rooms use each other, and only `cli` uses
+//! `controller`. `sim` is a simulated cluster for tests and the demo, behind the feature `demo`; the image
+//! is built without it. `docs/architecture.md` describes threads and queues with the reasons,
+//! `docs/glossary.md` our terms.
 
 pub mod backoff;
 pub mod cli;

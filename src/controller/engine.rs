@@ -16,7 +16,6 @@ use tracing::{info, warn};
 
 use super::controller_metrics;
 use super::failure::{Failed, StartError, ended, flatten};
-use super::ingest::{Nodes, Pods};
 use super::requests::{ApiRequests, ByEvents};
 use super::state::Shared;
 use super::work::{Hands, Work};
@@ -26,6 +25,7 @@ use crate::cluster::{self, Api, Cluster, WriteGate, watch};
 use crate::config::{Config, Election};
 use crate::drain_reconciler::DrainMetrics;
 use crate::evict::{self, Evictor, Window};
+use crate::informer::{Nodes, Pods};
 use crate::leader::{self, Candidate, Identity, Term};
 use crate::observe::{Event, EventLane, EventMetrics, Gate, Readiness, Recorder};
 use crate::pipeline::Panics;

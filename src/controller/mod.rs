@@ -7,7 +7,7 @@
 //! ```
 //!
 //! [`handler`] is where decisions are asked for: it is the only place that arms or disarms a pod.
-//! [`ingest`] stores what the watches bring. [`recheck`] lets the evictor ask again, by the same rules.
+//! [`recheck`] lets the evictor ask again, by the same rules.
 //! [`due`] brings evictions to it when they are due. [`work`] is a term of leadership, [`engine`] the whole
 //! of a controller, and [`run`] a process.
 
@@ -16,7 +16,6 @@ mod due;
 mod engine;
 mod failure;
 mod handler;
-mod ingest;
 mod recheck;
 mod requests;
 mod run;

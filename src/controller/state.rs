@@ -6,7 +6,6 @@
 use std::sync::Arc;
 
 use super::handler::Decider;
-use super::ingest::Ingest;
 use super::recheck::NewestFacts;
 use crate::clock::Clock;
 use crate::clock_watch::KeptTime;
@@ -14,7 +13,7 @@ use crate::config::Compat;
 use crate::drain::Policy;
 use crate::drain_reconciler::{DrainMetrics, Drains, Reporter};
 use crate::evict::{Holds, Schedule};
-use crate::informer::{Facts, WorkQueues};
+use crate::informer::{Facts, Ingest, NodeListener, WorkQueues};
 use crate::model::NodeName;
 use crate::observe::Recorder;
 use crate::pipeline::TimedQueue;
@@ -56,7 +55,8 @@ impl Shared {
     pub(super) fn ingest(&self) -> Ingest {
         let Self { facts, queues, drains, .. } = self;
         let (facts, queues) = (Arc::clone(facts), Arc::clone(queues));
-        Ingest { facts, queues, drains: drains.clone() }
+        let listener = drains.clone().map(|drains| drains as Arc<dyn NodeListener>);
+        Ingest { facts, queues, listener }
     }
 
     /// Decides about what is in the work queues.

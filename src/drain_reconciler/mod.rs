@@ -26,6 +26,7 @@ use crate::drain::{
     Action, Change, DrainPhase, NodeBudget, Policy, Record, Report, Step, decide, is_draining,
     is_removed,
 };
+use crate::informer::NodeListener;
 use crate::model::{Node, NodeName};
 use crate::pipeline::TimedQueue;
 
@@ -53,42 +54,10 @@ impl Drains {
         Self { policies, watched, node_budget, reporter, unstored, due }
     }
 
-    /// Takes in a version of a node.
-    pub(crate) fn see(&self, node: &Node, leads: bool, now: Timestamp) {
-        if !leads {
-            self.unstored.clear();
-        }
-        let recalled = self.unstored.recall(node, now);
-        let Some(drain_facts) = &recalled.as_ref().unwrap_or(node).drain_facts else { return };
-        let record = Record::believed(drain_facts, &self.policies, now);
-        let plan = record.filter(|record| record.plans(drain_facts, &self.policies));
-        let mut node_budget = self.node_budget.lock();
-        if !leads {
-            node_budget.lead(None);
-        }
-        node_budget.see(&node.name, drain_facts, plan.as_ref());
-    }
-
     /// This process leads from now on.
     pub(crate) fn lead(&self, now: Timestamp) {
         self.unstored.clear();
         self.node_budget.lock().lead(Some(now));
-    }
-
-    /// Takes in that a node is gone. If it was being drained, it is drained now; who leads
-    /// says so.
-    pub(crate) fn gone(&self, node: &Node, leads: bool, now: Timestamp) {
-        self.node_budget.lock().forget(&node.name);
-        let recalled = self.unstored.recall(node, now);
-        self.unstored.forget(&node.name);
-        if let Some(drain_facts) = recalled.as_ref().unwrap_or(node).drain_facts.as_deref()
-            && let Some(record) = Record::believed(drain_facts, &self.policies, now)
-            && record.plans(drain_facts, &self.policies)
-            && record.phase == DrainPhase::Draining
-            && leads
-        {
-            self.reporter.tell(node, &Report::Drained { cause: "node_deleted", left: None });
-        }
     }
 
     /// What is to be done about a node.
@@ -131,6 +100,42 @@ impl Drains {
     /// The policy of this name.
     pub(crate) fn policy(&self, name: &str) -> Option<&Policy> {
         self.policies.iter().find(|policy| &*policy.name == name)
+    }
+}
+
+impl NodeListener for Drains {
+    fn watched(&self) -> &Watched {
+        &self.watched
+    }
+
+    fn see(&self, node: &Node, leads: bool, now: Timestamp) {
+        if !leads {
+            self.unstored.clear();
+        }
+        let recalled = self.unstored.recall(node, now);
+        let Some(drain_facts) = &recalled.as_ref().unwrap_or(node).drain_facts else { return };
+        let record = Record::believed(drain_facts, &self.policies, now);
+        let plan = record.filter(|record| record.plans(drain_facts, &self.policies));
+        let mut node_budget = self.node_budget.lock();
+        if !leads {
+            node_budget.lead(None);
+        }
+        node_budget.see(&node.name, drain_facts, plan.as_ref());
+    }
+
+    /// If it was being drained, it is drained now; who leads says so.
+    fn gone(&self, node: &Node, leads: bool, now: Timestamp) {
+        self.node_budget.lock().forget(&node.name);
+        let recalled = self.unstored.recall(node, now);
+        self.unstored.forget(&node.name);
+        if let Some(drain_facts) = recalled.as_ref().unwrap_or(node).drain_facts.as_deref()
+            && let Some(record) = Record::believed(drain_facts, &self.policies, now)
+            && record.plans(drain_facts, &self.policies)
+            && record.phase == DrainPhase::Draining
+            && leads
+        {
+            self.reporter.tell(node, &Report::Drained { cause: "node_deleted", left: None });
+        }
     }
 }
 

@@ -4,45 +4,55 @@ use std::sync::Arc;
 
 use ahash::AHashSet;
 use bytes::Bytes;
+use jiff::Timestamp;
 
-mod unread;
-
-use self::unread::Unread;
+use super::unread::Unread;
+use super::{Facts, WorkQueues};
 use crate::cluster::watch::{Index, Source};
-use crate::cluster::{DecodeError, Metrics, NodeSeen, PodDecoder, PodSeen, decode_node, read_node};
-use crate::drain_reconciler::Drains;
-use crate::informer::{Facts, WorkQueues};
+use crate::cluster::{
+    DecodeError, Metrics, NodeSeen, PodDecoder, PodSeen, Watched, decode_node, read_node,
+};
 use crate::model::{Node, NodeName, Pod, Uid};
+
+/// Who has to know of every version of a node, in order: where drain policies are configured, the drains.
+pub(crate) trait NodeListener: Send + Sync {
+    /// What it has to have read of a node.
+    fn watched(&self) -> &Watched;
+    /// Takes in a version of a node, before it is stored.
+    fn see(&self, node: &Node, leads: bool, now: Timestamp);
+    /// Takes in that a node is gone.
+    fn gone(&self, node: &Node, leads: bool, now: Timestamp);
+}
 
 /// Where watched objects go: into the facts, and their names into the work queues.
 #[derive(Clone)]
-pub(super) struct Ingest {
+pub(crate) struct Ingest {
     pub facts: Arc<Facts>,
     pub queues: Arc<WorkQueues>,
-    pub drains: Option<Arc<Drains>>,
+    pub listener: Option<Arc<dyn NodeListener>>,
 }
 
 /// Takes nodes in.
-pub(super) struct Nodes {
+pub(crate) struct Nodes {
     ingest: Ingest,
     unread: Unread,
 }
 
 /// Takes pods in.
-pub(super) struct Pods {
+pub(crate) struct Pods {
     ingest: Ingest,
     decoder: PodDecoder,
     unread: Unread,
 }
 
 impl Nodes {
-    pub(super) fn new(ingest: Ingest, metrics: Metrics) -> Self {
+    pub(crate) fn new(ingest: Ingest, metrics: Metrics) -> Self {
         Self { ingest, unread: Unread::new(metrics, Self::RESOURCE) }
     }
 }
 
 impl Pods {
-    pub(super) fn new(ingest: Ingest, metrics: Metrics) -> Self {
+    pub(crate) fn new(ingest: Ingest, metrics: Metrics) -> Self {
         let decoder = PodDecoder::default();
         Self { ingest, decoder, unread: Unread::new(metrics, Self::RESOURCE) }
     }
@@ -54,7 +64,7 @@ impl Index for Nodes {
     const SELECT: &str = "";
 
     fn apply(&mut self, object: &Bytes, by: Source) -> Result<Uid, DecodeError> {
-        let watched = self.ingest.drains.as_ref().map(|drains| &*drains.watched);
+        let watched = self.ingest.listener.as_ref().map(|listener| listener.watched());
         let (node, flaws) = read_node(object, watched)?;
         let uid = node.uid;
         self.unread.see(uid, &node.name, &flaws);
@@ -138,11 +148,11 @@ impl Index for Pods {
 
 impl Ingest {
     /// Takes in a version of a node.
-    pub(super) fn take_node(&self, mut node: Node, by: Source) {
+    pub(crate) fn take_node(&self, mut node: Node, by: Source) {
         let name = node.name.clone();
         self.facts.see_node(&mut node);
-        if let Some(drains) = &self.drains {
-            drains.see(&node, self.queues.leads(), self.facts.clock.now());
+        if let Some(listener) = &self.listener {
+            listener.see(&node, self.queues.leads(), self.facts.clock.now());
         }
         if self.facts.store_node(node, by, self.queues.leads()) == NodeSeen::Changed {
             self.queues.node_written(name);
@@ -150,20 +160,20 @@ impl Ingest {
     }
 
     /// Takes in that a node is gone.
-    pub(super) fn drop_node(&self, name: &NodeName, uid: Uid) {
+    pub(crate) fn drop_node(&self, name: &NodeName, uid: Uid) {
         let view = &self.facts.view;
         let before = view.node_alone(name).filter(|(node, _)| node.uid == uid);
         if view.remove_node(name, uid) == NodeSeen::Changed {
             self.queues.node_changed(name.clone());
         }
-        if let (Some(drains), Some((node, _))) = (&self.drains, before) {
-            drains.gone(&node, self.queues.leads(), self.facts.clock.now());
+        if let (Some(listener), Some((node, _))) = (&self.listener, before) {
+            listener.gone(&node, self.queues.leads(), self.facts.clock.now());
             self.queues.node_changed(name.clone());
         }
     }
 
     /// Takes in a version of a pod.
-    pub(super) fn take_pod(&self, pod: Pod) {
+    pub(crate) fn take_pod(&self, pod: Pod) {
         let (node, uid) = (pod.node.clone(), pod.uid);
         if self.facts.store_pod(pod) == PodSeen::Changed {
             self.queues.pod_changed(node, uid);
@@ -171,13 +181,13 @@ impl Ingest {
     }
 
     /// Takes in that a pod is gone.
-    pub(super) fn drop_pod(&self, node: &NodeName, uid: Uid) {
+    pub(crate) fn drop_pod(&self, node: &NodeName, uid: Uid) {
         self.facts.view.remove_pod(node, uid);
         self.queues.pod_changed(node.clone(), uid);
     }
 
     /// Takes in that all pods but these are gone.
-    pub(super) fn retain_pods(&self, seen: &AHashSet<Uid>) {
+    pub(crate) fn retain_pods(&self, seen: &AHashSet<Uid>) {
         let mut gone = self.facts.view.pods_other_than(seen);
         gone.sort_unstable();
         for (node, uid) in gone {
