@@ -20,11 +20,11 @@
 //! - [`controller`]: wires everything into a running process.
 //! - [`cli`] and [`config`]: the command line, and the validated configuration.
 //!
-//! The basis is [`model`], the facts that decisions use, [`clock`], the only source of time, and
-//! [`backoff`], the pauses between attempts. No two rooms use each other, and only `cli` uses
-//! `controller`. `sim` is a simulated cluster for tests and the demo, behind the feature `demo`; the image
-//! is built without it. `docs/architecture.md` describes threads and queues with the reasons,
-//! `docs/glossary.md` our terms.
+//! The basis is [`model`], the facts that decisions use, [`clock`], the only source of time, [`backoff`],
+//! the pauses between attempts, and [`signal`], a value that others wait to see changed. No two rooms use
+//! each other, and only `cli` uses `controller`. `sim` is a simulated cluster for tests and the demo, behind
+//! the feature `demo`; the image is built without it. `docs/architecture.md` describes threads and queues
+//! with the reasons, `docs/glossary.md` our terms.
 
 pub mod backoff;
 pub mod cli;

@@ -10,7 +10,7 @@ use crate::evict::{Schedule, Window};
 use crate::informer::{Facts, WorkQueues};
 
 /// Reads the queues of a running controller.
-struct Queues {
+struct Gauges {
     facts: Arc<Facts>,
     queues: Arc<WorkQueues>,
     schedule: Arc<Schedule>,
@@ -37,7 +37,7 @@ pub(super) fn register(
     )?;
     build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
     registry.register(Box::new(build))?;
-    registry.register(Box::new(Queues {
+    registry.register(Box::new(Gauges {
         facts: Arc::clone(facts),
         queues: Arc::clone(queues),
         schedule: Arc::clone(schedule),
@@ -74,7 +74,7 @@ pub(super) fn register(
     }))
 }
 
-impl Collector for Queues {
+impl Collector for Gauges {
     fn desc(&self) -> Vec<&Desc> {
         let mut desc = self.depth.desc();
         desc.extend(self.adds.desc());
