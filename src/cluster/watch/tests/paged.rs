@@ -137,7 +137,7 @@ async fn a_watch_that_keeps_failing_does_not_spin() {
     let played = play_at(Log::default(), "10", script, 3600, idle).await;
     assert_eq!(played.lists, 1, "no new list: the version is still good");
     assert!(played.requests.len() > 102, "and it never gives up");
-    assert!(played.second(102) > 300, "{:?}", played.requests[102]);
+    assert!(played.second(202) > 300, "{:?}", played.requests[202]);
     assert!(played.log.iter().all(|line| !line.contains("by Watch")));
 }
 
@@ -231,13 +231,14 @@ impl Deaf {
 
 #[tokio::test(start_paused = true)]
 async fn a_watch_that_is_away_with_the_server_is_taken_up_again_without_a_list() {
-    let down = (0..100).map(|_| Reply::Answer(503, Bytes::new()));
+    // A hundred times both the store's version and the watch are asked for.
+    let down = (0..200).map(|_| Reply::Answer(503, Bytes::new()));
     let listed = [Reply::Pieces(streamed("10", &[("a", 1)]))].into_iter();
     let script = listed.chain(down).chain([page("500", "", &[]), Reply::Silence(vec![added_b()])]);
     let idle = |_| std::future::ready(());
     let played = play_at(Log::default(), "", script, 3600, idle).await;
-    assert!(played.second(102) > 300, "{:?}", played.requests[102]);
-    assert!(played.asked(102).contains("&resourceVersion=10&"), "{:?}", played.requests[102]);
+    assert!(played.second(202) > 300, "{:?}", played.requests[202]);
+    assert!(played.asked(202).contains("&resourceVersion=10&"), "{:?}", played.requests[202]);
     assert_eq!(played.told("b by Watch"), 1);
 }
 
