@@ -18,7 +18,7 @@ const NAME: &str = "default";
 #[allow(clippy::struct_excessive_bools, reason = "flags that are given or not")]
 #[command(next_help_heading = "Cordon and drain")]
 pub(super) struct DrainArguments {
-    /// File with drain policies (docs/config.md); replaces all flags below [default: none]
+    /// File with drain policies (docs/config.md); cannot be combined with the flags below [default: none]
     #[arg(long, value_name = "FILE", conflicts_with_all = SINGLE_POLICY)]
     config: Option<PathBuf>,
 

@@ -51,7 +51,7 @@ pub struct Key {
 pub struct DrainEviction {
     /// The drain policy.
     pub policy: Arc<str>,
-    /// The drain session. A node that is drained again has another one.
+    /// The drain session: a cordon of the node and all drains under it.
     pub session: Arc<str>,
     /// Grace in seconds instead of the pod's own.
     pub grace: Option<i64>,
