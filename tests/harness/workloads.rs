@@ -21,8 +21,8 @@ use super::wait;
 pub const APP: &str = "app";
 
 /// How long pods may take until they are placed and Ready, and a budget until it is reckoned, on
-/// a machine that stalls.
-const SETTLED: Duration = Duration::from_secs(120);
+/// a machine that stalls. A disruption that was granted counts for up to two minutes in a budget.
+const SETTLED: Duration = Duration::from_secs(200);
 
 /// A pod of a workload, as it is at a moment.
 #[derive(Clone, Debug)]
