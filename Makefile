@@ -16,11 +16,13 @@ PRODUCT := $(CURDIR)/target/product
 PRODUCT_MOST := 16000000
 
 product: ## the binary of the image, in target/product: no simulator, no demo; stripped, with its line tables in a separate file
-	$(CARGO) build --release --locked --no-default-features --bin ostrakon
+	@command -v objcopy >/dev/null || { echo "objcopy is missing, which strips the binary: install binutils" >&2; exit 1; }
+	$(CARGO) build --release --locked --no-default-features --bin ostrakon --target-dir $(CURDIR)/target
 	@mkdir -p $(PRODUCT)
 	cd target/release && objcopy --only-keep-debug ostrakon $(PRODUCT)/ostrakon.debug
 	cd $(PRODUCT) && objcopy --strip-all --add-gnu-debuglink=ostrakon.debug ../release/ostrakon ostrakon
-	@size=$$(wc -c < $(PRODUCT)/ostrakon); echo "$(PRODUCT)/ostrakon: $$size bytes, at most $(PRODUCT_MOST)"; test $$size -le $(PRODUCT_MOST)
+	@size=$$(wc -c < $(PRODUCT)/ostrakon); echo "$(PRODUCT)/ostrakon: $$size bytes, at most $(PRODUCT_MOST)"; test $$size -le $(PRODUCT_MOST) || { \
+		echo "the binary has grown beyond its bound: find out by what, or raise PRODUCT_MOST in the Makefile" >&2; exit 1; }
 
 fmt: ## check the formatting; `cargo fmt` fixes it
 	$(CARGO) fmt --check
