@@ -16,6 +16,7 @@ use tracing::{info, warn};
 
 use super::controller_metrics;
 use super::failure::{Failed, StartError, ended, flatten};
+use super::holds::holds;
 use super::requests::{ApiRequests, ByEvents};
 use super::state::Shared;
 use super::work::{Hands, Work};
@@ -101,7 +102,8 @@ impl Prepared {
         let clock = surroundings.clock.clone();
         let event_metrics = EventMetrics::register(registry)?;
         let (recorder, lane) = Recorder::new(&config.instance, event_metrics, clock.clone());
-        let mut shared = Shared::new(clock, config.compat, recorder.clone());
+        let mut shared =
+            Shared::new(clock, config.compat, recorder.clone(), holds(&Arc::default()));
         if drains {
             let metrics = DrainMetrics::register(registry)?;
             shared = shared.draining_by(config.policies.clone().into(), metrics);

@@ -16,6 +16,7 @@ mod due;
 mod engine;
 mod failure;
 mod handler;
+mod holds;
 mod recheck;
 mod requests;
 mod run;

@@ -31,9 +31,9 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    pub(super) fn new(clock: Clock, compat: Compat, recorder: Recorder) -> Self {
+    pub(super) fn new(clock: Clock, compat: Compat, recorder: Recorder, holds: Holds) -> Self {
         let queues = Arc::<WorkQueues>::default();
-        let schedule = Schedule::new(clock.clone(), Arc::clone(&queues), Holds::default());
+        let schedule = Schedule::new(clock.clone(), Arc::clone(&queues), holds);
         Self {
             facts: Arc::new(Facts::new(clock, compat)),
             queues,

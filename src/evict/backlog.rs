@@ -72,6 +72,8 @@ pub struct BacklogEntry {
     pub state: State,
     /// The hold that holds it, in addition to `state`.
     pub held: Option<Held>,
+    /// Whether it was handed out for this cause, so that limits have counted it.
+    pub(super) admitted: bool,
     /// Failures and refusals so far.
     pub retry: Retry,
     /// When it first became due.
@@ -91,6 +93,7 @@ impl BacklogEntry {
             cause,
             state: State::Due,
             held: None,
+            admitted: false,
             retry: Retry::default(),
             due,
             marked: None,
@@ -141,6 +144,8 @@ impl Backlog {
             // It is announced again if budgets are no longer asked.
             entry.announced &= budgets(&entry.cause) == budgets(cause);
             (entry.retry.next, entry.retry.not_before) = (None, None);
+            // A drain that resorts to deletion is still the same drain.
+            entry.admitted &= cause.kind() == CauseKind::Drain;
             entry.cause = cause.clone();
         }
     }

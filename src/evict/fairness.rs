@@ -4,8 +4,12 @@
 //! because these share one read of their node. First attempts come before retries, so that pods whose
 //! deletion hangs at a webhook do not delay pods whose deletion would succeed. Every fourth item is a
 //! retry, so that retries are not starved.
+//!
+//! Where evictions wait for a hold, namespaces take turns as well: a namespace with a thousand pods does not
+//! make one with three wait.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use ahash::AHashMap;
 
@@ -71,8 +75,67 @@ impl<T> FairQueue<T> {
         first.or_else(|| self.retries.remove(node, &is_it))
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    #[cfg(test)]
+    fn is_empty(&self) -> bool {
         self.first_attempts.nodes.is_empty() && self.retries.nodes.is_empty()
+    }
+}
+
+/// Items of which namespaces take turns, and within a namespace nodes.
+#[derive(Debug)]
+pub(super) struct ByNamespace<T> {
+    /// The first namespace has the turn. One whose items were all removed stays until its turn comes.
+    turns: VecDeque<Arc<str>>,
+    waiting: AHashMap<Arc<str>, FairQueue<T>>,
+    len: usize,
+}
+
+impl<T> Default for ByNamespace<T> {
+    fn default() -> Self {
+        Self { turns: VecDeque::new(), waiting: AHashMap::new(), len: 0 }
+    }
+}
+
+impl<T> ByNamespace<T> {
+    /// Queues `item` of a namespace and a node.
+    pub(super) fn push(&mut self, namespace: &Arc<str>, node: &NodeName, is_retry: bool, item: T) {
+        let queue = self.waiting.entry(Arc::clone(namespace)).or_insert_with(|| {
+            self.turns.push_back(Arc::clone(namespace));
+            FairQueue::default()
+        });
+        queue.push(node, is_retry, item);
+        self.len += 1;
+    }
+
+    /// Takes the next item.
+    pub(super) fn pop(&mut self) -> Option<T> {
+        while let Some(namespace) = self.turns.pop_front() {
+            let Some(item) = self.waiting.get_mut(&namespace).and_then(FairQueue::pop) else {
+                self.waiting.remove(&namespace);
+                continue;
+            };
+            self.turns.push_back(namespace);
+            self.len -= 1;
+            return Some(item);
+        }
+        None
+    }
+
+    /// Removes an item of a namespace and a node before its turn.
+    pub(super) fn remove(
+        &mut self,
+        namespace: &Arc<str>,
+        node: &NodeName,
+        is_it: impl Fn(&T) -> bool,
+    ) -> Option<T> {
+        let item = self.waiting.get_mut(namespace)?.remove(node, is_it)?;
+        self.len -= 1;
+        Some(item)
+    }
+
+    /// The number of items.
+    pub(super) fn len(&self) -> usize {
+        self.len
     }
 }
 
@@ -191,5 +254,34 @@ mod tests {
         assert!(!queue.is_empty());
         assert_eq!(all(&mut queue), ["b2", "a2"]);
         assert!(queue.is_empty());
+    }
+
+    #[test]
+    fn namespaces_take_turns_and_within_one_the_nodes_do() {
+        let mut queue = ByNamespace::default();
+        let (large, small) = (Arc::from("large"), Arc::from("small"));
+        let (a, b) = (NodeName::from("a"), NodeName::from("b"));
+        for item in ["l1", "l2", "l3", "l4", "l5"] {
+            queue.push(&large, &a, false, item);
+        }
+        queue.push(&large, &b, false, "other");
+        for item in ["s1", "s2", "s3"] {
+            queue.push(&small, &a, false, item);
+        }
+        assert_eq!(queue.len(), 9);
+        assert_eq!(queue.remove(&large, &b, |item| *item == "s2"), None, "it is another one's");
+        assert_eq!(queue.remove(&small, &a, |item| *item == "s2"), Some("s2"));
+        let all: Vec<_> = std::iter::from_fn(|| queue.pop()).collect();
+        assert_eq!(all, ["l1", "s1", "l2", "s3", "l3", "l4", "other", "l5"]);
+        assert_eq!(queue.len(), 0);
+        // A namespace that was emptied by removals has one turn, not two.
+        queue.push(&small, &a, false, "s4");
+        queue.remove(&small, &a, |_| true);
+        for item in ["s5", "s6"] {
+            queue.push(&small, &a, false, item);
+        }
+        queue.push(&large, &a, false, "l6");
+        let all: Vec<_> = std::iter::from_fn(|| queue.pop()).collect();
+        assert_eq!(all, ["s5", "l6", "s6"]);
     }
 }

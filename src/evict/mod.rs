@@ -27,6 +27,7 @@ mod evictor;
 mod failure;
 mod fairness;
 mod hold;
+mod lines;
 mod queue;
 mod recheck;
 mod schedule;

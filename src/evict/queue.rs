@@ -10,7 +10,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::evictor::{Evictor, Notices, Outcome, Requests};
 use super::fairness::FairQueue;
-use super::hold::{Holds, LineId, Lines};
+use super::hold::{Held, Holds};
+use super::lines::{LineId, Lines};
 use super::window::{HANGS, Window};
 use super::{Backlog, Eviction, Key, Recheck, State};
 use crate::pipeline::{AFTER_PANIC, Runner};
@@ -63,7 +64,20 @@ struct Waiting<T> {
 pub(super) struct Item<T> {
     pub(super) eviction: Eviction,
     ticket: T,
+    /// Whether it queues behind first attempts.
     pub(super) is_retry: bool,
+    pub(super) attempt: Attempt,
+}
+
+/// Which holds an eviction is subject to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Attempt {
+    /// It was not handed out yet: all of them.
+    First,
+    /// It was handed out before, and nothing was accepted: those that apply to retries.
+    Again,
+    /// It was accepted, and the pod is not seen gone yet: none.
+    Poll,
 }
 
 impl<T: Copy> Queue<T> {
@@ -78,23 +92,29 @@ impl<T: Copy> Queue<T> {
     pub fn push(&self, eviction: Eviction, ticket: T, was_tried: bool) {
         let Eviction { pod, cause, due } = &eviction;
         self.backlog.enter(pod, cause, *due);
-        let state = self.backlog.update(&eviction, |entry| {
+        let known = self.backlog.update(&eviction, |entry| {
             entry.retry.next = None;
-            entry.state
+            (entry.state, entry.admitted)
         });
-        let is_retry = was_tried || state.is_some_and(|state| state != State::Due);
+        let is_retry = was_tried || known.is_some_and(|(state, _)| state != State::Due);
+        let attempt = match known {
+            Some((State::Sent, _)) => Attempt::Poll,
+            Some((_, true)) => Attempt::Again,
+            _ => Attempt::First,
+        };
         let node = pod.node.clone();
-        self.waiting.lock().due.push(&node, is_retry, Item { eviction, ticket, is_retry });
+        self.waiting.lock().due.push(&node, is_retry, Item { eviction, ticket, is_retry, attempt });
         self.changed.notify_one();
     }
 
     /// Removes and returns a held eviction. After cancelling or replacing an eviction, the caller recalls
     /// and finishes it here, so that this does not wait for a hold.
     pub fn recall(&self, key: Key) -> Option<(Eviction, T)> {
-        if self.holds.is_empty() {
-            return None;
+        let mut waiting = self.waiting.lock();
+        let (Item { eviction, ticket, .. }, emptied) = waiting.held.remove(key)?;
+        if let Some(line) = emptied {
+            self.holds.left(&line, Instant::now());
         }
-        let Item { eviction, ticket, .. } = self.waiting.lock().held.remove(key)?;
         Some((eviction, ticket))
     }
 
@@ -102,6 +122,12 @@ impl<T: Copy> Queue<T> {
     pub fn clear(&self) {
         let mut waiting = self.waiting.lock();
         (waiting.due, waiting.held) = <(FairQueue<_>, Lines<_>)>::default();
+        self.holds.clear();
+    }
+
+    /// Why a held eviction waits: a sentence for people.
+    pub fn why(&self, held: &Held) -> String {
+        self.holds.why(held)
     }
 
     /// The next eviction that no hold holds. Evictions that are no longer requested go to `ended`.
@@ -117,18 +143,19 @@ impl<T: Copy> Queue<T> {
             // Checked under the lock, so that a later cancellation finds it with `recall`.
             let standing = origin.standing(&item.eviction, item.ticket);
             if standing != Standing::Current {
-                waiting.held.keep_open(from);
+                self.leave(&mut waiting, from, now);
                 drop(waiting);
                 ended(&item.eviction, item.ticket, standing);
                 continue;
             }
-            let held = self.holds.ask(&item.eviction, from.as_ref(), &waiting.held, now);
+            let held = self.holds.ask(&item, from.as_ref(), &waiting.held, now);
             let Some((line, held)) = held else {
-                if from.is_some() {
-                    waiting.held.keep_open(from);
-                    drop(waiting);
-                    self.backlog.update(&item.eviction, |entry| entry.held = None);
-                }
+                waiting.held.keep_open(from);
+                drop(waiting);
+                self.backlog.update(&item.eviction, |entry| {
+                    entry.held = None;
+                    entry.admitted = true;
+                });
                 return Some(item);
             };
             let wait = held.wait;
@@ -137,8 +164,15 @@ impl<T: Copy> Queue<T> {
                 waiting.held.put_back(line, wait, item);
             } else {
                 waiting.held.push(line, wait, item);
-                waiting.held.keep_open(from);
+                self.leave(&mut waiting, from, now);
             }
+        }
+    }
+
+    /// The first eviction of a line has left it without being handed out.
+    fn leave(&self, waiting: &mut Waiting<T>, from: Option<LineId>, now: Instant) {
+        if let Some(line) = waiting.held.keep_open(from) {
+            self.holds.left(&line, now);
         }
     }
 

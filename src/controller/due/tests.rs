@@ -82,12 +82,10 @@ async fn held_by(holds: Vec<Box<dyn Hold>>, changed: Arc<Notify>) -> Bench {
     let api = Api::new(cluster.client(), cluster::Metrics::register(&registry).unwrap());
     let metrics = EventMetrics::register(&registry).unwrap();
     let (recorder, events) = Recorder::new("test", metrics, clock.clone());
-    let shared = Shared::new(clock.clone(), Compat::None, recorder.clone());
+    let holds = Holds::new(holds, changed);
+    let shared = Shared::new(clock.clone(), Compat::None, recorder.clone(), holds);
     let policies = Arc::from([policy("p", &["Bad"])]);
     let shared = shared.draining_by(policies, DrainMetrics::register(&registry).unwrap());
-    let mut shared = shared;
-    let holds = Holds::new(holds, changed);
-    shared.schedule = Arc::new(Schedule::new(clock.clone(), Arc::clone(&shared.queues), holds));
     let shared = Arc::new(shared);
     shared.lead();
     let drains = shared.drains.as_ref().unwrap();

@@ -24,11 +24,19 @@ struct Lines {
     paced: BTreeMap<&'static str, Instant>,
     asked: usize,
     passed: Vec<String>,
+    left: Vec<String>,
+    cleared: usize,
+    /// It counts, as a limit does, so retries are not its business.
+    is_limit: bool,
 }
 
 impl Hold for Toy {
     fn name(&self) -> &'static str {
         "toy"
+    }
+
+    fn applies_to_retries(&self) -> bool {
+        !self.0.lock().is_limit
     }
 
     fn line(&self, eviction: &Eviction) -> Option<Arc<str>> {
@@ -57,6 +65,19 @@ impl Hold for Toy {
         if let Some(next) = lines.paced.get_mut(line) {
             *next = now + Duration::from_secs(1);
         }
+    }
+
+    fn left(&self, line: &str, _: Instant) {
+        self.0.lock().left.push(line.to_owned());
+    }
+
+    fn clear(&self) {
+        self.0.lock().cleared += 1;
+    }
+
+    fn turn(&self, line: &str, ahead: usize, _: Instant) -> Option<Instant> {
+        let next = self.0.lock().paced.get(line).copied()?;
+        Some(next + Duration::from_secs(ahead.try_into().unwrap()))
     }
 }
 
@@ -231,6 +252,10 @@ impl Bench {
     fn cancel(&self, name: &str, key: &str, ticket: u32) -> bool {
         self.world.0.lock().cancelled.insert(ticket);
         self.queue.recall(eviction(name, "n1", key).key()).is_some()
+    }
+
+    fn entry(&self, name: &str) -> crate::evict::BacklogEntry {
+        self.backlog.get(&pod(name).reference(), CauseKind::Taint).unwrap()
     }
 
     fn counted(&self, series: &str) -> u64 {
@@ -433,4 +458,145 @@ async fn a_retry_is_held_too_and_its_hold_is_shown_apart_from_its_failure() {
     toy.0.lock().shut.clear();
     bench.changed.notify_one();
     assert_eq!(bench.soon().await, ["a1"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiting_until_an_accepted_eviction_is_seen_asks_no_hold() {
+    let toy = Toy::pacing("a");
+    let bench = bench(&[&toy]);
+    bench.push("a1", "n1", "a");
+    assert_eq!(bench.soon().await, ["a1"]);
+    assert_eq!(bench.entry("a1").state, State::Sent);
+    let asked = toy.0.lock().asked;
+    toy.0.lock().shut.insert("a");
+    bench.push("a2", "n1", "a");
+    bench.push("a1", "n1", "a");
+    assert_eq!(bench.soon().await, ["a1"], "the world still has the pod; the other is held");
+    let lines = toy.0.lock();
+    assert_eq!((lines.asked, lines.passed.len()), (asked + 1, 1), "asked about the other only");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_retry_is_stopped_by_a_pause_and_not_counted_again_by_a_limit() {
+    let (limit, pause) = (Toy::pacing("a"), Toy::default());
+    limit.0.lock().is_limit = true;
+    let bench = bench(&[&limit, &pause]);
+    let message = "no".to_owned();
+    let failure = Failure::Retry { kind: FailureKind::Server, message, after: None };
+    bench.world.0.lock().refusals.push_back(failure);
+    bench.push("a1", "n1", "a");
+    assert!(bench.soon().await.is_empty());
+    assert_eq!(limit.0.lock().passed.len(), 1, "the attempt that failed is counted");
+    // The limit's next token comes in a second.
+    bench.push("new", "n1", "a");
+    pause.0.lock().shut.insert("a");
+    bench.push("a1", "n1", "a");
+    assert!(bench.soon().await.is_empty());
+    assert_eq!(bench.held("a1").as_deref(), Some("toy (a)"), "a pause stops it");
+    pause.0.lock().shut.clear();
+    bench.changed.notify_one();
+    assert_eq!(bench.soon().await, ["a1"], "no token is needed");
+    assert_eq!(limit.0.lock().passed.len(), 1);
+    assert_eq!(bench.after(Duration::from_secs(1)).await, ["new"], "a new one waits for its token");
+    assert_eq!(limit.0.lock().passed.len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_eviction_for_another_taint_is_counted_anew() {
+    let toy = Toy::pacing("a");
+    toy.0.lock().is_limit = true;
+    toy.0.lock().paced.insert("b", Instant::now());
+    let bench = bench(&[&toy]);
+    let message = "no".to_owned();
+    let failure = Failure::Retry { kind: FailureKind::Server, message, after: None };
+    bench.world.0.lock().refusals.push_back(failure);
+    bench.push("a1", "n1", "a");
+    assert!(bench.soon().await.is_empty());
+    bench.push("a1", "n1", "b");
+    assert_eq!(bench.soon().await, ["a1"]);
+    assert_eq!(toy.0.lock().passed, ["a", "b"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn in_a_line_a_namespace_with_many_pods_does_not_make_others_wait() {
+    let toy = Toy::pacing("a");
+    let bench = bench(&[&toy]);
+    let push = |namespace: &str, name: &str| {
+        let mut eviction = eviction(name, "n1", "a");
+        eviction.pod.namespace = namespace.into();
+        bench.queue.push(eviction, 1, false);
+    };
+    for n in 0..1000 {
+        push("large", &format!("l{n}"));
+    }
+    for name in ["s1", "s2", "s3"] {
+        push("small", name);
+    }
+    let mut went = bench.soon().await;
+    for _ in 0..7 {
+        went.extend(bench.after(Duration::from_secs(1)).await);
+    }
+    assert_eq!(went.len(), 8);
+    let small = went.iter().filter(|name| name.starts_with('s')).count();
+    assert_eq!(small, 3, "{went:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hold_hears_that_a_line_is_empty_unless_its_last_eviction_went() {
+    let (first, second) = (Toy::shutting(&["a", "b"]), Toy::shutting(&["b"]));
+    let bench = bench(&[&first, &second]);
+    let [one, two] = ["a1", "a2"].map(|name| bench.push(name, "n1", "a"));
+    bench.soon().await;
+    assert!(bench.cancel("a2", "a", two));
+    assert!(first.0.lock().left.is_empty(), "another waits in the line");
+    assert!(bench.cancel("a1", "a", one));
+    assert_eq!(first.0.lock().left, ["a"]);
+    // It waits for the other hold now, and then goes.
+    bench.push("b1", "n1", "b");
+    bench.soon().await;
+    first.0.lock().shut.clear();
+    first.0.lock().paced.insert("b", Instant::now());
+    bench.changed.notify_one();
+    assert!(bench.soon().await.is_empty());
+    assert_eq!(first.0.lock().left, ["a", "b"]);
+    second.0.lock().shut.clear();
+    bench.changed.notify_one();
+    assert_eq!(bench.soon().await, ["b1"]);
+    assert_eq!(first.0.lock().left, ["a", "b"]);
+    assert!(second.0.lock().left.is_empty(), "it went from there");
+}
+
+#[tokio::test(start_paused = true)]
+async fn at_the_end_of_a_term_holds_forget() {
+    let toy = Toy::pacing("a");
+    let bench = bench(&[&toy]);
+    bench.push("a1", "n1", "a");
+    bench.soon().await;
+    assert_eq!(toy.0.lock().cleared, 0);
+    bench.queue.clear();
+    assert_eq!(toy.0.lock().cleared, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_backlog_says_what_a_held_eviction_waits_for_and_when_it_is_its_turn() {
+    let toy = Toy::pacing("a");
+    let bench = bench(&[&toy]);
+    let start = Instant::now();
+    for name in ["a0", "a1", "a2", "a3"] {
+        bench.push(name, "n1", "a");
+    }
+    assert_eq!(bench.soon().await, ["a0"]);
+    for (name, seconds) in [("a1", 1), ("a2", 2), ("a3", 3)] {
+        let held = bench.entry(name).held.unwrap();
+        assert_eq!((held.by, &*held.line), ("toy", "a"));
+        assert_eq!(bench.queue.why(&held), "waits for the toy (a)");
+        let turn = held.turn.unwrap() - start;
+        assert!(turn.abs_diff(Duration::from_secs(seconds)).as_millis() < 10, "{name}: {turn:?}");
+    }
+    assert_eq!(bench.entry("a0").held, None);
+    let toy = Toy::shutting(&["a"]);
+    let bench = self::bench(&[&toy]);
+    bench.push("a1", "n1", "a");
+    bench.soon().await;
+    assert_eq!(bench.entry("a1").held.unwrap().turn, None, "nobody knows");
 }
