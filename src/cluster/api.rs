@@ -157,6 +157,9 @@ pub enum RequestError {
     /// A write was not sent, since this process does not hold the lease.
     #[error("not sent: this process does not hold the lease")]
     NotLeading,
+    /// A harmful write was not sent, since evictions and cordons are paused.
+    #[error("not sent: evictions and cordons are paused")]
+    Paused,
 }
 
 /// The condition by which a pod's owner and its users see why it goes.
@@ -233,7 +236,7 @@ impl Api {
             "status": {"conditions": [condition]},
         });
         let path = format!("{}/status?fieldManager={FIELD_MANAGER}", pod_path(&pod.reference()));
-        let call = Call::patch("pods/status");
+        let call = Call::mark_pod();
         let kind = "application/strategic-merge-patch+json";
         let request = call.request(&path, wire::MEDIA_TYPE, Some(kind), &body)?;
         let (_, answer) = self.send(request, REQUEST_TIMEOUT).await?;
@@ -250,7 +253,7 @@ impl Api {
             "kind": "DeleteOptions",
             "preconditions": {"uid": pod.uid.to_string()},
         });
-        let call = Call::delete("pods");
+        let call = Call::delete_pod();
         self.write(call, &pod_path(pod), JSON, &body).await
     }
 
@@ -304,7 +307,7 @@ impl Api {
             body["metadata"]["resourceVersion"] = json!(version.to_string());
         }
         let path = format!("/api/v1/nodes/{name}?fieldManager={FIELD_MANAGER}");
-        let call = Call::patch("nodes");
+        let call = Call::uncordon_or_annotate();
         let kind = "application/merge-patch+json";
         self.write(call, &path, kind, &body).await
     }
@@ -315,7 +318,7 @@ impl Api {
     /// See [`RequestError`].
     pub async fn create_event(&self, namespace: &str, event: &Value) -> Result<(), RequestError> {
         let path = format!("/api/v1/namespaces/{namespace}/events?fieldManager={FIELD_MANAGER}");
-        let call = Call::create("events");
+        let call = Call::create_event();
         self.write(call, &path, JSON, event).await
     }
 
@@ -490,7 +493,7 @@ impl Api {
             Err(RequestError::Status(answer)) => answer.code.to_string(),
             Err(RequestError::Timeout(_)) => "timeout".to_owned(),
             // Nothing was sent.
-            Err(RequestError::NotLeading) => return,
+            Err(RequestError::NotLeading | RequestError::Paused) => return,
             Err(
                 RequestError::Transport(_)
                 | RequestError::WrongPeer(_)

@@ -1,4 +1,4 @@
-//! The gate for writes: open always, or only while a lease is held.
+//! The gate for writes: open always, or only while a lease is held. Harmful writes can be paused besides.
 //!
 //! It is checked at the moment of writing, not when the work starts. A write may start until the renew
 //! deadline, and must be answered before another replica can take the lease. Both count from when the last
@@ -7,6 +7,8 @@
 //!
 //! Two clocks measure the time, and the longer time counts, because the monotonic clock stands still while
 //! the machine sleeps. If the wall clock is set, the gate closes until the next renewal.
+//!
+//! A pause refuses what harms: evictions, cordons. It never refuses what takes harm back or reports.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,6 +22,7 @@ use tokio::time::{Instant, sleep};
 pub struct WriteGate {
     state: Arc<watch::Sender<State>>,
     wall: Arc<dyn Fn() -> Timestamp + Send + Sync>,
+    is_paused: Arc<dyn Fn() -> bool + Send + Sync>,
 }
 
 /// When a renewal was sent, by both clocks.
@@ -59,7 +62,19 @@ impl WriteGate {
     }
 
     fn new(state: State, wall: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
-        Self { state: Arc::new(watch::Sender::new(state)), wall: Arc::new(wall) }
+        let is_paused = Arc::new(|| false);
+        Self { state: Arc::new(watch::Sender::new(state)), wall: Arc::new(wall), is_paused }
+    }
+
+    /// Refuses harmful writes while `is_paused` says so. It is asked at the moment of each.
+    #[must_use]
+    pub fn pausing(self, is_paused: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+        Self { is_paused: Arc::new(is_paused), ..self }
+    }
+
+    /// Whether harmful writes are paused now.
+    pub fn is_paused(&self) -> bool {
+        (self.is_paused)()
     }
 
     /// Now, for a renewal that is about to be sent.

@@ -201,6 +201,28 @@ impl Api {
         Ok(stored)
     }
 
+    /// Sets one annotation of the lease, or removes it with `None`, and returns the lease as it is then. What
+    /// else is stored, the claim for one, stays as it is. Refused with 404 if there is no lease.
+    ///
+    /// # Errors
+    /// See [`RequestError`].
+    pub async fn annotate_lease(
+        &self,
+        namespace: &str,
+        name: &str,
+        annotation: &str,
+        value: Option<&str>,
+        within: Duration,
+    ) -> Result<Lease, RequestError> {
+        let path = format!("{}/{name}?fieldManager={FIELD_MANAGER}", folder(namespace));
+        let body = json!({"metadata": {"annotations": {annotation: value}}});
+        let kind = "application/merge-patch+json";
+        let request = Call::annotate_lease().request(&path, JSON, Some(kind), &body)?;
+        let asked = self.rewinds().asked();
+        let (_, answer) = self.send(request, within).await?;
+        self.seen(&answer, name, asked)
+    }
+
     /// A lease that was answered. Its version only grows, unless the store goes back in time.
     fn seen(&self, body: &[u8], name: &str, asked: Asked) -> Result<Lease, RequestError> {
         let lease = Lease::read(body).map_err(unreadable)?;

@@ -95,6 +95,7 @@ fn failure(error: RequestError) -> Failure {
         }
         RequestError::Body(_) | RequestError::TooLarge(_) => retry(FailureKind::Unexpected, None),
         RequestError::NotLeading => retry(FailureKind::NotLeading, None),
+        RequestError::Paused => Failure::Paused,
     }
 }
 

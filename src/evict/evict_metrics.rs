@@ -87,9 +87,10 @@ impl Metrics {
                     "ostrakon_evictions_total",
                     "Ends of evictions: deleted (the API server accepted the deletion), already_gone \
                      (the pod no longer existed), withdrawn (no longer due when checked again), \
-                     unconfirmed (postponed because the API server has newer data).",
+                     unconfirmed (postponed because the API server has newer data), paused (not \
+                     sent because a pause had begun).",
                 ),
-                &["deleted", ALREADY_GONE, WITHDRAWN, UNCONFIRMED],
+                &["deleted", ALREADY_GONE, WITHDRAWN, UNCONFIRMED, PAUSED],
                 (
                     "ostrakon_eviction_failures_total",
                     "Failed attempts to evict a pod, by cause; each is retried.",
@@ -102,9 +103,10 @@ impl Metrics {
                     "Evictions for drains: evicted (the API server accepted it), deleted (as a last \
                      resort), already_gone (the pod no longer existed), withdrawn (no longer \
                      needed), blocked (a disruption budget allows no disruption), several_budgets \
-                     (more than one budget selects the pod).",
+                     (more than one budget selects the pod), paused (not sent because a pause had \
+                     begun).",
                 ),
-                &["evicted", "deleted", ALREADY_GONE, WITHDRAWN, BLOCKED, SEVERAL_BUDGETS],
+                &["evicted", "deleted", ALREADY_GONE, WITHDRAWN, BLOCKED, SEVERAL_BUDGETS, PAUSED],
                 (
                     "ostrakon_drain_eviction_failures_total",
                     "Failed attempts to evict a pod for a drain, by cause; each is retried.",
@@ -123,8 +125,8 @@ impl Metrics {
             backlog,
             CauseKind::Taint,
             "ostrakon_backlog_pods",
-            "Pods that are due by a taint and not yet gone, by state: due, unconfirmed, sent, or the \
-             cause of the last failure.",
+            "Pods that are due by a taint and not yet gone, by state: due, held (by a limit or a pause), \
+             unconfirmed, sent, or the cause of the last failure.",
             &[State::Due, State::Unconfirmed, State::Sent],
         );
         registry.register(Box::new(taints?))?;
@@ -132,8 +134,8 @@ impl Metrics {
             backlog,
             CauseKind::Drain,
             "ostrakon_drain_backlog_pods",
-            "Pods that drains are evicting and that are not yet gone, by state: due, blocked, \
-             several_budgets, sent, or the cause of the last failure.",
+            "Pods that drains are evicting and that are not yet gone, by state: due, held (by a \
+             limit or a pause), blocked, several_budgets, sent, or the cause of the last failure.",
             &[State::Due, State::Blocked, State::SeveralBudgets, State::Sent],
         );
         registry.register(Box::new(drains?))?;
@@ -171,6 +173,8 @@ impl Metrics {
 pub(super) const ALREADY_GONE: &str = "already_gone";
 pub(super) const WITHDRAWN: &str = "withdrawn";
 pub(super) const UNCONFIRMED: &str = "unconfirmed";
+/// Passed the queue before a pause began, and was not sent.
+pub(super) const PAUSED: &str = "paused";
 pub(super) const BLOCKED: &str = "blocked";
 pub(super) const SEVERAL_BUDGETS: &str = "several_budgets";
 

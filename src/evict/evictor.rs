@@ -10,7 +10,9 @@ use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
 use super::confirm::Confirmations;
-use super::evict_metrics::{ALREADY_GONE, BLOCKED, SEVERAL_BUDGETS, UNCONFIRMED, WITHDRAWN};
+use super::evict_metrics::{
+    ALREADY_GONE, BLOCKED, PAUSED, SEVERAL_BUDGETS, UNCONFIRMED, WITHDRAWN,
+};
 use super::{
     Backlog, BacklogEntry, Cause, CauseKind, Eviction, Failure, FailureKind, Method, Metrics,
     Recheck, Retry, Spared, State, Window,
@@ -35,6 +37,8 @@ const UNTIL_ONE_BUDGET: Duration = Duration::from_secs(60);
 const UNTIL_SEEN: Duration = Duration::from_secs(30);
 /// How long to wait for the view if the API server has newer data.
 const UNTIL_CAUGHT_UP: Duration = Duration::from_secs(1);
+/// How long an eviction that a pause stopped on its way waits before it is queued again.
+const UNTIL_HELD: Duration = Duration::from_millis(100);
 /// How long a written condition is assumed to exist although the view does not show it yet. The
 /// disruption controller removes the condition after two minutes without a deletion.
 const MARK_LASTS: Duration = Duration::from_secs(60);
@@ -196,6 +200,14 @@ impl<R: Recheck, A: Requests, N: Notices> Evictor<R, A, N> {
                 self.blocked(eviction, budget, &message, after)
             }
             Err(Failure::SeveralBudgets) => self.several_budgets(eviction, past.state).await,
+            Err(Failure::Paused) => {
+                // A pause began after it had passed the queue. There it is held from now on.
+                debug!(%pod, uid = %pod.uid, "eviction not sent: evictions are paused");
+                self.metrics.ended(kind, PAUSED);
+                let is_sent = past.state == State::Sent;
+                let pause = if is_sent { UNTIL_SEEN } else { UNTIL_HELD };
+                self.wait(eviction, past.state, pause)
+            }
             Err(Failure::Doubtful { kind, message }) => self.fail(eviction, kind, &message, None),
             Err(Failure::Retry { kind, message, after }) => {
                 self.fail(eviction, kind, &message, after)

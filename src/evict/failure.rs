@@ -108,6 +108,8 @@ pub enum Failure {
     },
     /// More than one budget selects the pod, which the API server does not support.
     SeveralBudgets,
+    /// Not sent: evictions are paused.
+    Paused,
     /// Any other failure, to be retried.
     Retry {
         /// Its kind.
@@ -123,6 +125,7 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Gone => f.write_str("the pod is gone"),
+            Self::Paused => f.write_str("evictions are paused"),
             Self::SeveralBudgets => f.write_str("more than one disruption budget selects the pod"),
             Self::Doubtful { message, .. }
             | Self::Blocked { message, .. }

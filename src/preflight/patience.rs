@@ -54,7 +54,8 @@ impl Meaning {
                 | RequestError::Credentials(_)
                 | RequestError::Body(_)
                 | RequestError::TooLarge(_)
-                | RequestError::NotLeading,
+                | RequestError::NotLeading
+                | RequestError::Paused,
             ) => Self::Final,
         }
     }

@@ -165,7 +165,7 @@ impl Api {
             "metadata": {"namespace": &*pod.namespace, "name": &*pod.name},
             "deleteOptions": options(pod, grace),
         });
-        let call = Call::create("pods/eviction");
+        let call = Call::evict_pod();
         let path = format!("{}/eviction", pod_path(pod));
         self.write(call, &path, JSON, &body).await
     }
@@ -180,7 +180,7 @@ impl Api {
         pod: &PodRef,
         grace: Option<i64>,
     ) -> Result<(), RequestError> {
-        let call = Call::delete("pods");
+        let call = Call::delete_pod();
         self.write(call, &pod_path(pod), JSON, &options(pod, grace)).await
     }
 

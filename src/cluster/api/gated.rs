@@ -1,6 +1,9 @@
 //! The only way to the API server: a request says what it may do by the constructor of its [`Call`], and
 //! no write is sent unless the gate is open.
 //!
+//! The constructor tells harm from recovery too: an eviction or a cordon is refused during a pause, an
+//! uncordon or a report never.
+//!
 //! The HTTP method follows from the call, so a request that is made as a read cannot write.
 
 use std::time::Duration;
@@ -21,8 +24,10 @@ use crate::cluster::WriteGate;
 pub(in crate::cluster) enum Access {
     /// It changes nothing.
     Read,
-    /// It changes the cluster, which only the leader may do.
-    Write,
+    /// It evicts or cordons, which only the leader may do, and nobody during a pause.
+    Harm,
+    /// It takes harm back or reports, which only the leader may do.
+    Recovery,
     /// It writes the lease itself, which is how one becomes the leader.
     Lease,
 }
@@ -54,8 +59,12 @@ impl Call {
         Self { verb, resource, access: Access::Read }
     }
 
-    const fn write(verb: Verb, resource: &'static str) -> Self {
-        Self { verb, resource, access: Access::Write }
+    const fn harm(verb: Verb, resource: &'static str) -> Self {
+        Self { verb, resource, access: Access::Harm }
+    }
+
+    const fn recovery(verb: Verb, resource: &'static str) -> Self {
+        Self { verb, resource, access: Access::Recovery }
     }
 
     pub(in crate::cluster) const fn get(resource: &'static str) -> Self {
@@ -75,16 +84,42 @@ impl Call {
         Self::read(Verb::Create, "selfsubjectaccessreviews")
     }
 
-    pub(in crate::cluster) const fn create(resource: &'static str) -> Self {
-        Self::write(Verb::Create, resource)
+    /// Evicts a pod by the Eviction API.
+    pub(in crate::cluster) const fn evict_pod() -> Self {
+        Self::harm(Verb::Create, "pods/eviction")
     }
 
-    pub(in crate::cluster) const fn patch(resource: &'static str) -> Self {
-        Self::write(Verb::Patch, resource)
+    pub(in crate::cluster) const fn delete_pod() -> Self {
+        Self::harm(Verb::Delete, "pods")
     }
 
-    pub(in crate::cluster) const fn delete(resource: &'static str) -> Self {
-        Self::write(Verb::Delete, resource)
+    /// Writes the condition `DisruptionTarget`, by which others treat the pod as lost.
+    pub(in crate::cluster) const fn mark_pod() -> Self {
+        Self::harm(Verb::Patch, "pods/status")
+    }
+
+    /// Makes a node unschedulable, or puts a taint on it.
+    pub(in crate::cluster) const fn cordon() -> Self {
+        Self::harm(Verb::Patch, "nodes")
+    }
+
+    /// Changes a node without a cordon: uncordons it, removes taints, or writes annotations.
+    pub(in crate::cluster) const fn uncordon_or_annotate() -> Self {
+        Self::recovery(Verb::Patch, "nodes")
+    }
+
+    /// Writes a condition of a node, which people and autoscalers read.
+    pub(in crate::cluster) const fn mark_node() -> Self {
+        Self::recovery(Verb::Patch, "nodes/status")
+    }
+
+    pub(in crate::cluster) const fn create_event() -> Self {
+        Self::recovery(Verb::Create, "events")
+    }
+
+    /// Writes an annotation of the lease, which neither claims nor renews it.
+    pub(in crate::cluster) const fn annotate_lease() -> Self {
+        Self::recovery(Verb::Patch, Self::LEASES)
     }
 
     pub(in crate::cluster) const fn create_lease() -> Self {
@@ -174,7 +209,8 @@ impl GatedClient {
     }
 
     /// Sends a request and has `read` read the response of a success, both within one time limit. A write
-    /// is not sent unless the gate is open, and not awaited beyond the end of the lease.
+    /// is not sent unless the gate is open, nor a harmful one during a pause, and none is awaited beyond the
+    /// end of the lease.
     pub(super) async fn send<T>(
         &self,
         request: CallRequest,
@@ -184,11 +220,14 @@ impl GatedClient {
         let start = Instant::now();
         let CallRequest { call, request } = request;
         let needs_lease = match call.access {
-            Access::Write => true,
+            Access::Harm | Access::Recovery => true,
             Access::Read | Access::Lease => false,
         };
         if needs_lease && self.gate.left().is_none() {
             return Err(RequestError::NotLeading);
+        }
+        if call.access == Access::Harm && self.gate.is_paused() {
+            return Err(RequestError::Paused);
         }
         let lease_ended = async {
             if needs_lease {

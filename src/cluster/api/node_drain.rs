@@ -46,6 +46,15 @@ impl NodeDrainPatch {
         Self { unschedulable: *unschedulable, taints: taints.clone(), ..Self::default() }
     }
 
+    /// Whether it cordons the node or puts a taint on it.
+    fn harms(&self, read: &StoredNode) -> bool {
+        let is_new = |taint: &Value| {
+            let same = |other: &Value| ["key", "effect"].iter().all(|of| taint[of] == other[of]);
+            !read.taints.iter().flatten().any(same)
+        };
+        self.unschedulable == Some(true) || self.taints.iter().flatten().any(is_new)
+    }
+
     /// Whether a node has the annotations that it says.
     pub fn annotations_are_on(&self, drain_facts: &NodeDrainFacts) -> bool {
         let is = |wanted: &Option<Option<String>>, stored: &Option<Arc<str>>| {
@@ -111,7 +120,7 @@ impl Api {
         }
         let path = format!("/api/v1/nodes/{}?fieldManager={FIELD_MANAGER}", read.node.name);
         let kind = "application/merge-patch+json";
-        let call = Call::patch("nodes");
+        let call = if patch.harms(read) { Call::cordon() } else { Call::uncordon_or_annotate() };
         let request = call.request(&path, wire::MEDIA_TYPE, Some(kind), &body)?;
         let (_, answer) = self.send(request, REQUEST_TIMEOUT).await?;
         stored(&answer, watched)
@@ -143,7 +152,7 @@ impl Api {
         });
         let path = format!("/api/v1/nodes/{}/status?fieldManager={FIELD_MANAGER}", read.node.name);
         let kind = "application/strategic-merge-patch+json";
-        let call = Call::patch("nodes/status");
+        let call = Call::mark_node();
         let request = call.request(&path, wire::MEDIA_TYPE, Some(kind), &body)?;
         let (_, answer) = self.send(request, REQUEST_TIMEOUT).await?;
         stored(&answer, watched)

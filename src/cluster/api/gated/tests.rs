@@ -14,8 +14,8 @@ use crate::model::{NodeName, Owner, Uid};
 
 const WITHIN: Duration = Duration::from_secs(1);
 
-/// A client whose gate is shut, and the methods and paths that it has sent.
-fn shut() -> (Api, Arc<Mutex<Vec<String>>>) {
+/// A client behind a gate, and the methods and paths that it has sent.
+fn behind(gate: WriteGate) -> (Api, Arc<Mutex<Vec<String>>>) {
     let sent = Arc::<Mutex<Vec<String>>>::default();
     let seen = Arc::clone(&sent);
     let service = service_fn(move |request: Request<Body>| {
@@ -24,25 +24,46 @@ fn shut() -> (Api, Arc<Mutex<Vec<String>>>) {
     });
     let metrics = Metrics::register(&Registry::new()).unwrap();
     let api = Api::new(Client::new(service, "default"), metrics);
-    (api.gated(WriteGate::shut(|| Timestamp::UNIX_EPOCH)), sent)
+    (api.gated(gate), sent)
 }
 
-/// Whether a call was sent through the shut gate, and by which method.
-async fn passed<T>(call: impl AsyncFnOnce(Api) -> Result<T, RequestError>) -> Option<String> {
-    let (api, sent) = shut();
-    let result = call(api).await;
+/// The method by which a call was sent through a gate, if it was sent; it is refused for `cause` only.
+async fn through<T>(
+    gate: WriteGate,
+    cause: RequestError,
+    call: impl AsyncFnOnce(Api) -> Result<T, RequestError>,
+) -> Option<String> {
+    let (api, sent) = behind(gate);
+    let refused = call(api).await.err().is_some_and(|error| error == cause);
     let method = sent.lock().first().map(|sent| sent.split(' ').next().unwrap().to_owned());
-    let not_leading = matches!(result, Err(RequestError::NotLeading));
-    assert_eq!(not_leading, method.is_none(), "it is refused for this reason only");
+    assert_eq!(refused, method.is_none(), "it is refused for this reason only");
     method
+}
+
+/// The method by which a call was sent through a shut gate, if it was sent.
+async fn passed<T>(call: impl AsyncFnOnce(Api) -> Result<T, RequestError>) -> Option<String> {
+    let shut = WriteGate::shut(|| Timestamp::UNIX_EPOCH);
+    through(shut, RequestError::NotLeading, call).await
+}
+
+/// The method by which a call was sent during a pause, if it was sent.
+async fn paused<T>(call: impl AsyncFnOnce(Api) -> Result<T, RequestError>) -> Option<String> {
+    through(WriteGate::open().pausing(|| true), RequestError::Paused, call).await
+}
+
+fn stored(taints: Option<Vec<Value>>) -> StoredNode {
+    StoredNode { node: node("n1"), version: "7".to_owned(), taints }
 }
 
 #[tokio::test]
 async fn without_the_lease_no_write_is_sent() {
     let (name, own) = (NodeName::from("n1"), pod("a"));
     let (own_ref, watched) = (own.reference(), Watched::default());
-    let stored = StoredNode { node: node("n1"), version: "7".to_owned(), taints: None };
-    let patch = NodeDrainPatch { unschedulable: Some(true), ..NodeDrainPatch::default() };
+    let stored = stored(None);
+    let [cordon, uncordon] = [true, false].map(|cordoned| NodeDrainPatch {
+        unschedulable: Some(cordoned),
+        ..NodeDrainPatch::default()
+    });
     let event = json!({});
     let writes = [
         passed(async |api| api.mark_pod(&own, noon()).await).await,
@@ -50,11 +71,62 @@ async fn without_the_lease_no_write_is_sent() {
         passed(async |api| api.delete_pod_within(&own_ref, Some(1)).await).await,
         passed(async |api| api.evict_pod(&own_ref, None).await).await,
         passed(async |api| api.annotate_node(&name, Uid(1), None, None).await).await,
-        passed(async |api| api.patch_node_drain(&stored, &patch, &watched).await).await,
+        passed(async |api| api.patch_node_drain(&stored, &cordon, &watched).await).await,
+        passed(async |api| api.patch_node_drain(&stored, &uncordon, &watched).await).await,
         passed(async |api| api.mark_scheduled(&stored, true, "", noon(), &watched).await).await,
         passed(async |api| api.create_event("default", &event).await).await,
+        passed(async |api| api.annotate_lease("default", "a", "k", None, WITHIN).await).await,
     ];
-    assert_eq!(writes, [const { None::<String> }; 8]);
+    assert_eq!(writes, [const { None::<String> }; 10]);
+}
+
+#[tokio::test]
+async fn during_a_pause_no_harm_is_sent() {
+    let own = pod("a");
+    let (own_ref, watched) = (own.reference(), Watched::default());
+    let taint = |key: &str| json!({"key": key, "effect": "NoSchedule"});
+    let stored = stored(Some(vec![taint("others")]));
+    let cordon = NodeDrainPatch { unschedulable: Some(true), ..NodeDrainPatch::default() };
+    let with_taint = NodeDrainPatch {
+        taints: Some(vec![taint("others"), taint("ours")]),
+        ..NodeDrainPatch::default()
+    };
+    let with_record = NodeDrainPatch { record: Some(Some("{}".to_owned())), ..cordon.clone() };
+    let harm = [
+        paused(async |api| api.mark_pod(&own, noon()).await).await,
+        paused(async |api| api.delete_pod(&own_ref).await).await,
+        paused(async |api| api.delete_pod_within(&own_ref, Some(1)).await).await,
+        paused(async |api| api.evict_pod(&own_ref, None).await).await,
+        paused(async |api| api.patch_node_drain(&stored, &cordon, &watched).await).await,
+        paused(async |api| api.patch_node_drain(&stored, &with_record, &watched).await).await,
+        paused(async |api| api.patch_node_drain(&stored, &with_taint, &watched).await).await,
+    ];
+    assert_eq!(harm, [const { None::<String> }; 7]);
+}
+
+#[tokio::test]
+async fn a_pause_holds_up_neither_recovery_nor_reports() {
+    let (name, watched) = (NodeName::from("n1"), Watched::default());
+    let taint = |key: &str| json!({"key": key, "effect": "NoSchedule"});
+    let stored = stored(Some(vec![taint("others"), taint("ours")]));
+    let uncordon = NodeDrainPatch {
+        unschedulable: Some(false),
+        taints: Some(vec![taint("others")]),
+        record: Some(None),
+        ..NodeDrainPatch::default()
+    };
+    let record = NodeDrainPatch { record: Some(None), ..NodeDrainPatch::default() };
+    let event = json!({});
+    let sent = [
+        paused(async |api| api.patch_node_drain(&stored, &uncordon, &watched).await).await,
+        paused(async |api| api.patch_node_drain(&stored, &record, &watched).await).await,
+        paused(async |api| api.annotate_node(&name, Uid(1), None, None).await).await,
+        paused(async |api| api.mark_scheduled(&stored, true, "", noon(), &watched).await).await,
+        paused(async |api| api.annotate_lease("default", "a", "k", None, WITHIN).await).await,
+        paused(async |api| api.create_event("default", &event).await).await,
+    ];
+    let sent = sent.map(|method| method.unwrap());
+    assert_eq!(sent, ["PATCH", "PATCH", "PATCH", "PATCH", "PATCH", "POST"]);
 }
 
 #[tokio::test]

@@ -687,3 +687,20 @@ async fn a_toleration_that_the_view_does_not_know_yet_saves_the_pod() {
         assert_eq!(bench.state(), Some(State::Unconfirmed));
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_eviction_that_a_pause_stops_on_its_way_is_no_failure_and_goes_after_it() {
+    let bench = Bench::new();
+    bench.refuse("delete", Failure::Paused);
+    let outcome = bench.run().await;
+    assert!(matches!(outcome, Outcome::Again(pause) if pause <= Duration::from_secs(1)));
+    assert_eq!(bench.requests(), ["node", "mark", "delete"]);
+    assert_eq!(bench.told(), ["evicting shop/web-0"]);
+    let entry = bench.backlog.get(&pod().reference(), CauseKind::Taint).unwrap();
+    assert_eq!((entry.state, entry.retry.failures), (State::Due, 0));
+    assert!(bench.deletions().abs() < f64::EPSILON);
+    bench.run().await;
+    assert_eq!(bench.requests().last(), Some(&"delete"));
+    assert!(bench.told().is_empty(), "said once");
+    assert_eq!(bench.state(), Some(State::Sent));
+}
