@@ -15,6 +15,7 @@
 //! - `drain_reconciler`: executes the steps that `drain` decides: cordons, drains, uncordons.
 //! - [`leader`]: elects one of several replicas with a lease.
 //! - [`observe`]: metrics, events, HTTP endpoints, logs.
+//! - `other_managers`: notices another controller that evicts pods for NoExecute taints too.
 //! - [`preflight`]: checks at startup that the API server responds and grants all permissions.
 //! - `clock_watch`: compares this machine's clock with the API server's, and corrects the time.
 //! - [`controller`]: wires everything into a running process.
@@ -40,6 +41,7 @@ mod informer;
 pub mod leader;
 pub mod model;
 pub mod observe;
+mod other_managers;
 pub mod pipeline;
 pub mod preflight;
 pub mod signal;

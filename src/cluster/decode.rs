@@ -23,9 +23,11 @@ use crate::model::{
 };
 
 mod drain_facts;
+mod mark_author;
 mod tolerations;
 
 pub use drain_facts::{Watched, decode_node_drain_facts};
+pub use mark_author::{MarkAuthor, other_mark_author};
 
 /// Marks the API's shadow of a static pod; its value does not matter.
 const MIRROR_ANNOTATION: &[u8] = b"kubernetes.io/config.mirror";
@@ -558,7 +560,7 @@ pub(super) mod tests {
     }
 
     /// A pod `shop/web-0` on `n1`, created at noon, with these changes.
-    fn wire_pod(change: impl FnOnce(&mut wire::Pod)) -> Bytes {
+    pub(super) fn wire_pod(change: impl FnOnce(&mut wire::Pod)) -> Bytes {
         let mut pod = wire::Pod::default();
         pod.metadata.name = "web-0".into();
         pod.metadata.namespace = "shop".into();

@@ -429,6 +429,48 @@ pub struct NodeStatus {
     pub conditions: Vec<Condition>,
 }
 
+/// Any object once more: who wrote which of its fields, so that nobody else pays for it. Two messages of
+/// one object, one after the other, are one message with the fields of both.
+#[derive(Clone, PartialEq, Message)]
+pub struct WithManagedFields {
+    /// Who wrote what.
+    #[prost(message, required, tag = "1")]
+    pub metadata: ManagedMeta,
+}
+
+/// `meta.v1.ObjectMeta`, as far as it says who wrote what.
+#[derive(Clone, PartialEq, Message)]
+pub struct ManagedMeta {
+    /// An entry for each writer and way of writing.
+    #[prost(message, repeated, tag = "17")]
+    pub managed_fields: Vec<ManagedFieldsEntry>,
+}
+
+/// `meta.v1.ManagedFieldsEntry`.
+#[derive(Clone, PartialEq, Message)]
+pub struct ManagedFieldsEntry {
+    /// The writer, as it calls itself.
+    #[prost(bytes = "bytes", tag = "1")]
+    pub manager: Bytes,
+    /// When it wrote last.
+    #[prost(message, optional, tag = "4")]
+    pub time: Option<Time>,
+    /// The fields that it wrote.
+    #[prost(message, optional, tag = "7")]
+    pub fields: Option<FieldsV1>,
+    /// For example `status`.
+    #[prost(bytes = "bytes", tag = "8")]
+    pub subresource: Bytes,
+}
+
+/// `meta.v1.FieldsV1`.
+#[derive(Clone, PartialEq, Message)]
+pub struct FieldsV1 {
+    /// JSON.
+    #[prost(bytes = "bytes", tag = "1")]
+    pub raw: Bytes,
+}
+
 /// `core.v1.Node` once more: the fields that only cordon and drain read, so that nobody else pays
 /// for them. Two messages of one object, one after the other, are one message with the fields of
 /// both.

@@ -29,6 +29,7 @@ use crate::evict::{self, Evictor, Window};
 use crate::informer::{Nodes, Pods};
 use crate::leader::{self, Candidate, Identity, Term};
 use crate::observe::{Event, EventLane, EventMetrics, Gate, Readiness, Recorder};
+use crate::other_managers;
 use crate::pipeline::Panics;
 use crate::preflight;
 
@@ -116,6 +117,7 @@ impl Prepared {
         let Shared { facts, queues, schedule, .. } = &*shared;
         controller_metrics::register(registry, facts, queues, schedule, &window)?;
         let evict_metrics = evict::Metrics::register(registry, &schedule.backlog)?;
+        other_managers::register(registry, &shared.others)?;
         let leader_metrics = leader::Metrics::register(registry, !elects)?;
         let panics = Panics::register(registry)?;
         let namespace = election.as_ref().map(|election| election.namespace.as_str());
@@ -158,7 +160,7 @@ impl Prepared {
         let evictor = Arc::new(Evictor::new(
             shared.newest_facts(),
             requests,
-            ByEvents(recorder),
+            ByEvents(recorder.clone()),
             Arc::clone(&shared.schedule.backlog),
             evict_metrics,
             clock.clone(),
@@ -200,6 +202,14 @@ impl Prepared {
         let clocks =
             clock_watch::run(shared.kept_time(), api.clone(), self.held_back, skew, move || wall());
         let clocks = tokio::spawn(stop.clone().run_until_cancelled_owned(clocks).map(drop));
+        let reporter = other_managers::Reporter {
+            others: Arc::clone(&shared.others),
+            readiness: readiness.clone(),
+            recorder: recorder.clone(),
+            lease: self.election.as_ref().map(|election| election.namespace.clone()),
+        };
+        let reports = stop.clone().run_until_cancelled_owned(reporter.run()).map(drop);
+        let reports = tokio::spawn(reports);
         let last_events = CancellationToken::new();
         let events = tokio::spawn(send_events(lane, api.clone(), window, last_events.clone()));
         let candidate = self.election.map(|Election { namespace, times }| Candidate {
@@ -219,6 +229,7 @@ impl Prepared {
             stop,
             work,
             clocks,
+            reports,
             blind,
             watches,
             in_flight,
@@ -239,6 +250,8 @@ pub struct Engine {
     work: JoinHandle<Result<(), Failed>>,
     /// Keeps the time; does not end by itself.
     clocks: JoinHandle<()>,
+    /// Reports other managers; does not end by itself.
+    reports: JoinHandle<()>,
     /// Ends the watches.
     blind: CancellationToken,
     /// The watches of nodes and pods; they do not end by themselves either.
@@ -264,6 +277,7 @@ impl Engine {
             },
             election = &mut self.election => election,
             clocks = &mut self.clocks => clocks,
+            reports = &mut self.reports => reports,
             Some(watch) = self.watches.join_next() => watch,
             events = &mut self.events => events,
         };
@@ -281,6 +295,7 @@ impl Engine {
         self.stop.cancel();
         let worked = flatten(self.work.await);
         let clocks = self.clocks.await.map_err(|error| ended(Err(error)));
+        let reports = self.reports.await.map_err(|error| ended(Err(error)));
         self.in_flight.close();
         let left = self.in_flight.len();
         if timeout(LAST_REQUESTS, self.in_flight.wait()).await.is_err() {
@@ -303,7 +318,7 @@ impl Engine {
             Err(panic) if panic.is_panic() => Err(ended(Err(panic))),
             _ => Ok(()),
         };
-        worked.and(clocks).and(elected)
+        worked.and(clocks).and(reports).and(elected)
     }
 
     /// Ends it where it stands, as a process that is killed: what is in flight is not awaited, the lease
@@ -311,6 +326,7 @@ impl Engine {
     pub fn abort(mut self) {
         self.work.abort();
         self.clocks.abort();
+        self.reports.abort();
         self.events.abort();
         self.election.abort();
         self.watches.abort_all();

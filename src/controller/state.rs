@@ -13,9 +13,10 @@ use crate::config::Compat;
 use crate::drain::Policy;
 use crate::drain_reconciler::{DrainMetrics, Drains, Reporter};
 use crate::evict::{Holds, Schedule};
-use crate::informer::{Facts, Ingest, NodeListener, WorkQueues};
+use crate::informer::{Facts, Ingest, NodeListener, PodListener, WorkQueues};
 use crate::model::NodeName;
 use crate::observe::Recorder;
+use crate::other_managers::OtherManagers;
 use crate::pipeline::TimedQueue;
 
 /// The parts of a controller that live as long as it does.
@@ -27,6 +28,8 @@ pub(super) struct Shared {
     pub records: Arc<TimedQueue<NodeName, ()>>,
     /// Cordon and drain, where a policy is configured.
     pub drains: Option<Arc<Drains>>,
+    /// Other controllers that evict for taints.
+    pub others: Arc<OtherManagers>,
     pub recorder: Recorder,
 }
 
@@ -35,6 +38,7 @@ impl Shared {
         let queues = Arc::<WorkQueues>::default();
         let schedule = Schedule::new(clock.clone(), Arc::clone(&queues), holds);
         Self {
+            others: Arc::new(OtherManagers::new(clock.clone())),
             facts: Arc::new(Facts::new(clock, compat)),
             queues,
             schedule: Arc::new(schedule),
@@ -53,15 +57,16 @@ impl Shared {
 
     /// Takes in what the watches bring.
     pub(super) fn ingest(&self) -> Ingest {
-        let Self { facts, queues, drains, .. } = self;
+        let Self { facts, queues, drains, others, .. } = self;
         let (facts, queues) = (Arc::clone(facts), Arc::clone(queues));
         let listener = drains.clone().map(|drains| drains as Arc<dyn NodeListener>);
-        Ingest { facts, queues, listener }
+        let pod_listener: Arc<dyn PodListener> = others.clone();
+        Ingest { facts, queues, listener, pod_listener }
     }
 
     /// Decides about what is in the work queues.
     pub(super) fn decider(&self) -> Decider {
-        let Self { facts, queues, schedule, records, drains, recorder } = self;
+        let Self { facts, queues, schedule, records, drains, recorder, .. } = self;
         Decider {
             facts: Arc::clone(facts),
             queues: Arc::clone(queues),
@@ -92,6 +97,7 @@ impl Shared {
         if let Some(drains) = &self.drains {
             drains.lead(self.facts.clock.now());
         }
+        self.others.lead();
         // Before the view is read: what comes in now is either in it, or queued by who brings it.
         self.queues.lead();
         let mut names = self.facts.view.node_names();
@@ -104,6 +110,7 @@ impl Shared {
     /// Forgets everything that belongs to the work and not to the view: who leads next starts from
     /// what the API stores, also if that is this process. Nothing may be at work any more.
     pub(super) fn forget_work(&self) {
+        self.others.stand_by();
         self.schedule.clear();
         self.records.clear();
         if let Some(drains) = &self.drains {

@@ -10,9 +10,10 @@ use super::unread::Unread;
 use super::{Facts, WorkQueues};
 use crate::cluster::watch::{Index, Source};
 use crate::cluster::{
-    DecodeError, Metrics, NodeSeen, PodDecoder, PodSeen, Watched, decode_node, read_node,
+    DecodeError, MarkAuthor, Metrics, NodeSeen, PodDecoder, PodSeen, Watched, decode_node,
+    other_mark_author, read_node,
 };
-use crate::model::{Node, NodeName, Pod, Uid};
+use crate::model::{Disruption, Node, NodeName, Pod, PodRef, Uid};
 
 /// Who has to know of every version of a node, in order: where drain policies are configured, the drains.
 pub(crate) trait NodeListener: Send + Sync {
@@ -24,12 +25,20 @@ pub(crate) trait NodeListener: Send + Sync {
     fn gone(&self, node: &Node, leads: bool, now: Timestamp);
 }
 
+/// Who has to know of pods that others evict.
+pub(crate) trait PodListener: Send + Sync {
+    /// The condition of an eviction for taints has appeared on a pod of a tainted node, and another client
+    /// wrote it.
+    fn marked(&self, pod: &PodRef, author: &MarkAuthor);
+}
+
 /// Where watched objects go: into the facts, and their names into the work queues.
 #[derive(Clone)]
 pub(crate) struct Ingest {
     pub facts: Arc<Facts>,
     pub queues: Arc<WorkQueues>,
     pub listener: Option<Arc<dyn NodeListener>>,
+    pub pod_listener: Arc<dyn PodListener>,
 }
 
 /// Takes nodes in.
@@ -116,6 +125,7 @@ impl Index for Pods {
         };
         let uid = pod.uid;
         self.unread.see(uid, &pod.reference(), self.decoder.flaws());
+        self.ingest.see_mark(&pod, object);
         self.ingest.take_pod(pod);
         Ok(uid)
     }
@@ -169,6 +179,22 @@ impl Ingest {
         if let (Some(listener), Some((node, _))) = (&self.listener, before) {
             listener.gone(&node, self.queues.leads(), self.facts.clock.now());
             self.queues.node_changed(name.clone());
+        }
+    }
+
+    /// Reports who wrote the condition that this version of a pod has, if it is of an eviction for taints,
+    /// the version before did not have it, and it was another client. Only then is it read who did.
+    fn see_mark(&self, pod: &Pod, object: &Bytes) {
+        if pod.disruption != Disruption::ByTaint || !self.queues.leads() {
+            return;
+        }
+        let Some(before) = self.facts.view.pod(&pod.node, pod.uid) else { return };
+        let is_tainted = before.node.is_some_and(|node| !node.taints.is_empty());
+        if is_tainted
+            && before.pod.disruption != Disruption::ByTaint
+            && let Some(author) = other_mark_author(object)
+        {
+            self.pod_listener.marked(&pod.reference(), &author);
         }
     }
 

@@ -33,6 +33,8 @@ const COMPONENT: &str = "taint-eviction-controller";
 const DRAIN_COMPONENT: &str = "ostrakon";
 /// Reason of upstream's events.
 const REASON: &str = "TaintManagerEviction";
+/// Reason of the event about another controller that evicts pods for NoExecute taints.
+const OTHER_MANAGER: &str = "OtherTaintManager";
 
 /// Counters of events. Clones share them.
 #[derive(Clone, Debug)]
@@ -199,6 +201,35 @@ impl Recorder {
                     "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "namespace": namespace,
                     "name": lease,
                 },
+            }),
+        );
+    }
+
+    /// Another controller evicts pods for NoExecute taints too. The event is about the lease.
+    pub fn other_manager(&self, namespace: &str, lease: &str, message: &str) {
+        self.send(
+            namespace,
+            lease,
+            DRAIN_COMPONENT,
+            &json!({
+                "type": "Warning", "reason": OTHER_MANAGER, "action": "WatchPods", "message": message,
+                "involvedObject": {
+                    "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "namespace": namespace,
+                    "name": lease,
+                },
+            }),
+        );
+    }
+
+    /// The same where there is no lease: the event is about a node of which it evicted a pod.
+    pub fn other_manager_on(&self, node: &NodeName, message: &str) {
+        self.send(
+            "default",
+            node.as_str(),
+            DRAIN_COMPONENT,
+            &json!({
+                "type": "Warning", "reason": OTHER_MANAGER, "action": "WatchPods", "message": message,
+                "involvedObject": {"apiVersion": "v1", "kind": "Node", "name": node.as_str()},
             }),
         );
     }

@@ -11,6 +11,7 @@ mod identity;
 mod leader;
 mod lifecycle;
 mod likeness;
+mod managers;
 mod outages;
 mod outside;
 mod race;
@@ -35,6 +36,7 @@ pub(crate) fn trials() -> Vec<Scenario> {
         leader::trials(),
         lifecycle::trials(),
         likeness::trials(),
+        managers::trials(),
         outages::trials(),
         race::trials(),
         reports::trials(),
