@@ -247,6 +247,12 @@ async fn a_drain_flag_that_makes_no_sense_is_wrong_usage() {
     }
 }
 
+/// Writes `c.yaml`, with these settings first, so that places are those in `settings`.
+fn write_config(folder: &Path, settings: &str) {
+    let header = "apiVersion: config.ostrakon.dev/v1alpha1\nkind: OstrakonConfiguration\n";
+    std::fs::write(folder.join("c.yaml"), format!("{settings}\n{header}")).unwrap();
+}
+
 #[tokio::test]
 async fn a_configuration_that_cannot_be_used_stops_the_start() {
     let folder = folder();
@@ -261,7 +267,7 @@ async fn a_configuration_that_cannot_be_used_stops_the_start() {
         ),
         ("drainPolicies:\n\t- name: p", &["line 2: YAML does not allow tabs"]),
     ] {
-        std::fs::write(folder.path().join("c.yaml"), text).unwrap();
+        write_config(folder.path(), text);
         let started = run_in(folder.path(), &["run", "--config=c.yaml"], &[]).await;
         let words = [&["cannot use --config c.yaml"], words].concat();
         assert_complains(&started, 1, &words);
@@ -272,7 +278,7 @@ async fn a_configuration_that_cannot_be_used_stops_the_start() {
 async fn a_start_warns_of_what_is_seldom_meant_with_its_line() {
     let folder = folder();
     let text = "drainPolicies:\n- name: p\n  conditions: [NotReady]\n";
-    std::fs::write(folder.path().join("c.yaml"), text).unwrap();
+    write_config(folder.path(), text);
     let config = kubeconfig(folder.path(), "https://127.0.0.1:1");
     let config = format!("--kubeconfig={config}");
     let args = ["run", "--config=c.yaml", &config, "--listen=127.0.0.1:0", "--api-server-wait=0s"];
@@ -286,7 +292,7 @@ async fn a_check_names_every_mistake_on_a_line_of_its_own() {
     let folder = folder();
     let text =
         "drainPolicies:\n- name: p\n  conditions: [Ready]\n  headroom: x\n  drain: \"yes\"\n";
-    std::fs::write(folder.path().join("c.yaml"), text).unwrap();
+    write_config(folder.path(), text);
     let run = run_in(folder.path(), &["config", "check", "c.yaml"], &[]).await;
     assert_eq!((run.code(), run.stdout.as_str()), (Some(1), ""), "{run:?}");
     let lines: Vec<_> = run.stderr.lines().collect();
@@ -305,7 +311,7 @@ async fn a_check_names_every_mistake_on_a_line_of_its_own() {
 async fn a_check_can_be_strict_and_speak_json() {
     let folder = folder();
     let text = "drainPolicies: [{name: p, conditions: [NotReady]}]";
-    std::fs::write(folder.path().join("c.yaml"), text).unwrap();
+    write_config(folder.path(), text);
     let check = async |more: &[&str]| {
         run_in(folder.path(), &[&["config", "check", "c.yaml"], more].concat(), &[]).await
     };

@@ -89,7 +89,7 @@ async fn hold(story: Story) -> Result<()> {
     let bed = Bed::embedded().await?;
     let config = bed.folder().join("config.yaml");
     // JSON is YAML.
-    write_file(&config, &json!({ "drainPolicies": [policy()] }).to_string())?;
+    write_file(&config, &json!({ "apiVersion": "config.ostrakon.dev/v1alpha1", "kind": "OstrakonConfiguration", "drainPolicies": [policy()] }).to_string())?;
     let launch = Launch::new(bed.kubeconfig(User::Ostrakon)?);
     let ostrakon = launch.arg(&format!("--config={}", config.display())).start(&bed).await?;
 

@@ -7,7 +7,7 @@ use anyhow::{Context, anyhow};
 use clap::Args;
 
 use super::duration;
-use crate::config::{Problem, protection, read, warnings};
+use crate::config::{Problem, Settings, protection, read, warnings};
 use crate::drain::{ConditionRule, LabelExpr, NodeSelector, Policy, Protection};
 
 /// Name of the policy that is set by flags.
@@ -18,7 +18,7 @@ const NAME: &str = "default";
 #[allow(clippy::struct_excessive_bools, reason = "flags that are given or not")]
 #[command(next_help_heading = "Cordon and drain")]
 pub(super) struct DrainArguments {
-    /// File with drain policies (docs/config.md); cannot be combined with the flags below [default: none]
+    /// Configuration file (docs/config.md); cannot be combined with the flags below [default: none]
     #[arg(long, value_name = "FILE", conflicts_with_all = SINGLE_POLICY)]
     config: Option<PathBuf>,
 
@@ -88,15 +88,15 @@ const SINGLE_POLICY: [&str; 11] = [
 ];
 
 impl DrainArguments {
-    /// The policies set by these flags, empty if no node is to be drained, and warnings about them.
-    pub(super) fn policies(self) -> anyhow::Result<(Vec<Policy>, Vec<String>)> {
+    /// The settings of these flags or of the file that they name, and warnings about them.
+    pub(super) fn settings(self) -> anyhow::Result<(Settings, Vec<String>)> {
         match &self.config {
-            Some(path) => policies_of(path),
-            None if self.conditions.is_empty() => Ok((Vec::new(), Vec::new())),
+            Some(path) => settings_of(path),
+            None if self.conditions.is_empty() => Ok((Settings::default(), Vec::new())),
             None => {
                 let policies = vec![self.policy()];
                 let warnings = warnings(&policies).iter().map(ToString::to_string).collect();
-                Ok((policies, warnings))
+                Ok((policies.into(), warnings))
             }
         }
     }
@@ -123,14 +123,14 @@ impl DrainArguments {
     }
 }
 
-/// Reads the policies of a file, and warnings about them.
-pub(super) fn policies_of(path: &Path) -> anyhow::Result<(Vec<Policy>, Vec<String>)> {
+/// Reads the settings of a file, and warnings about them.
+pub(super) fn settings_of(path: &Path) -> anyhow::Result<(Settings, Vec<String>)> {
     let bytes =
         std::fs::read(path).with_context(|| format!("cannot read --config {}", path.display()))?;
     match read(&bytes).usable() {
-        Ok((policies, warnings)) => {
+        Ok((settings, warnings)) => {
             let warnings = warnings.iter().map(|it| format!("{}:{}", path.display(), numbered(it)));
-            Ok((policies, warnings.collect()))
+            Ok((settings, warnings.collect()))
         }
         Err(errors) => {
             let errors: Vec<_> = errors.iter().map(|it| format!("line {}", numbered(it))).collect();
@@ -163,7 +163,7 @@ mod tests {
     fn parse(arguments: &[&str]) -> Result<Vec<Policy>, String> {
         let all = ["ostrakon"].iter().chain(arguments);
         let parsed = Only::try_parse_from(all).map_err(|error| error.to_string())?;
-        Ok(parsed.drain.policies().unwrap().0)
+        Ok(parsed.drain.settings().unwrap().0.policies)
     }
 
     #[test]

@@ -138,7 +138,7 @@ fn pod_uid(text: &str) -> Result<String, String> {
 pub(super) fn run(arguments: Arguments) -> anyhow::Result<()> {
     start_logs(arguments.log_format, &arguments.log_level);
     limits::raise_open_files();
-    let (policies, warnings) = arguments.drain.policies()?;
+    let (settings, warnings) = arguments.drain.settings()?;
     for warning in warnings {
         warn!("{warning}");
     }
@@ -160,7 +160,7 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<()> {
         election: arguments.leader_elect.then_some(election),
         pod_uid: arguments.pod_uid.or(from_pod),
         instance: std::env::var("HOSTNAME").unwrap_or_else(|_| "ostrakon".to_owned()),
-        policies,
+        settings,
     };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .thread_name("io")

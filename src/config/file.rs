@@ -14,9 +14,160 @@ use schemars::JsonSchema;
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[schemars(title = "ostrakon configuration")]
 pub(super) struct File {
+    /// Group and version of the format.
+    #[schemars(extend("const" = super::API_VERSION))]
+    pub(super) api_version: String,
+    /// Says that this is a configuration of ostrakon.
+    #[schemars(extend("const" = super::KIND))]
+    pub(super) kind: String,
+    /// How pods are evicted for NoExecute taints.
+    #[serde(default)]
+    pub(super) taint_eviction: TaintEvictionEntry,
+    /// Limits on evictions. They delay evictions, and drop none.
+    #[serde(default)]
+    pub(super) limits: LimitsEntry,
+    /// When evictions from many nodes at once are taken for a mistake.
+    #[serde(default)]
+    pub(super) breaker: BreakerEntry,
+    /// Label of nodes that names their zone, for `limits.zone` and the breaker. Default:
+    /// `topology.kubernetes.io/zone`.
+    pub(super) zone_label: Option<String>,
     /// Drain policies. All that select a node are evaluated; a drain uses the settings of the first
-    /// whose condition matches.
-    pub(super) drain_policies: Vec<PolicyEntry>,
+    /// whose condition matches. Default: none, so no node is cordoned or drained.
+    pub(super) drain_policies: Option<Vec<PolicyEntry>>,
+    /// What happens to the cordons of a policy that is no longer in the file. Default: `Keep`.
+    pub(super) orphans: Option<OrphansEntry>,
+}
+
+/// How pods are evicted for NoExecute taints.
+#[derive(Default, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct TaintEvictionEntry {
+    /// The first rule that matches a taint decides. If none does, pods are deleted. Default: none.
+    pub(super) rules: Option<Vec<RuleEntry>>,
+}
+
+/// How pods are evicted for the taints that the rule matches.
+#[derive(JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct RuleEntry {
+    /// Name of the rule, unique in the file: up to 63 letters, digits, `-`, `_` and `.`.
+    pub(super) name: String,
+    /// Key of the taint; `*` stands for any characters. Default: `*`, every key.
+    pub(super) key: Option<String>,
+    /// Value of the taint. Default: any.
+    pub(super) value: Option<String>,
+    /// Effect of the taint. Only NoExecute evicts pods, so it may be left out.
+    #[schemars(extend("const" = "NoExecute"))]
+    pub(super) effect: Option<String>,
+    /// How the pods are evicted.
+    pub(super) method: MethodEntry,
+    /// How long `EvictThenDelete` respects budgets after the deadline. Required with it.
+    pub(super) delete_after: Option<DurationText>,
+    /// How many pods are evicted at a time by this rule. Default: no limit.
+    pub(super) limit: Option<RateEntry>,
+}
+
+/// How pods are evicted for a taint.
+#[derive(JsonSchema)]
+pub(super) enum MethodEntry {
+    /// Pods are deleted when their time is over, as kube-controller-manager does. Disruption budgets are not
+    /// asked.
+    Delete,
+    /// Pods are evicted by the Eviction API. Disruption budgets are respected for as long as it takes.
+    Evict,
+    /// Disruption budgets are respected until `deleteAfter` after the deadline. Then the pod is deleted.
+    EvictThenDelete,
+    /// Pods stay, and are reported.
+    Ignore,
+}
+
+/// A limit on the number of pods over time.
+#[derive(JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct RateEntry {
+    /// Pods in each period.
+    #[schemars(range(min = 1))]
+    pub(super) pods: u32,
+    /// The period. Default: 1s.
+    pub(super) per: Option<DurationText>,
+    /// Pods at once after a quiet time. Default: the same as `pods`.
+    #[schemars(range(min = 1))]
+    pub(super) burst: Option<u32>,
+}
+
+/// Limits on evictions.
+#[derive(Default, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct LimitsEntry {
+    /// For all evictions. Default: no limit.
+    pub(super) cluster: Option<RateEntry>,
+    /// For the evictions from the nodes of each zone. Default: no limit.
+    pub(super) zone: Option<RateEntry>,
+    /// How many nodes lose their pods for taints at full speed.
+    #[serde(default)]
+    pub(super) ramp: RampEntry,
+}
+
+/// How many nodes lose their pods for taints at full speed. Further ones follow one by one.
+#[derive(Default, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct RampEntry {
+    /// Whether there is a ramp. Default: true.
+    pub(super) enabled: Option<bool>,
+    /// So many nodes at full speed, or `share` of all nodes if that is more. Default: 10.
+    #[schemars(range(min = 1))]
+    pub(super) nodes: Option<u32>,
+    /// So many percent of all nodes, or `nodes` if that is more. Default: 5%.
+    #[serde(default)]
+    #[schemars(schema_with = "percent_schema")]
+    pub(super) share: Option<String>,
+    /// The time within which nodes are counted. Default: 10m.
+    pub(super) within: Option<DurationText>,
+    /// Time from one further node to the next. Default: 1s.
+    pub(super) interval: Option<DurationText>,
+}
+
+/// When evictions from many nodes at once are taken for a mistake.
+#[derive(Default, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct BreakerEntry {
+    /// What happens then. Default: `Observe`.
+    pub(super) mode: Option<BreakerModeEntry>,
+    /// The breaker trips when more than so many percent of the nodes of the cluster or of a zone have come to have
+    /// due pods within `window`. Default: 30%.
+    #[serde(default)]
+    #[schemars(schema_with = "percent_schema")]
+    pub(super) share: Option<String>,
+    /// It does not trip for this many nodes or fewer. Default: 5.
+    #[schemars(range(min = 1))]
+    pub(super) at_least: Option<u32>,
+    /// The time within which nodes are counted. Default: 10m.
+    pub(super) window: Option<DurationText>,
+    /// It resets after the share has been below half of `share` for so long. Default: 5m.
+    pub(super) calm: Option<DurationText>,
+    /// While it has tripped, one node after the other goes on, with this time in between. Default: 10s.
+    pub(super) trickle: Option<DurationText>,
+}
+
+/// What the breaker does when it trips.
+#[derive(JsonSchema)]
+pub(super) enum BreakerModeEntry {
+    /// It reports what it would hold, and holds nothing.
+    Observe,
+    /// It holds evictions.
+    Enforce,
+    /// Nothing.
+    Off,
+}
+
+/// What happens to the cordons of a policy that is no longer in the file.
+#[derive(JsonSchema)]
+pub(super) enum OrphansEntry {
+    /// They stay, and are reported.
+    Keep,
+    /// They are taken back.
+    Uncordon,
 }
 
 /// Which nodes are cordoned and drained, for which conditions, and how.
@@ -64,6 +215,9 @@ pub(super) struct PolicyEntry {
     /// Key of a `NoSchedule` taint that is added with the cordon, beginning with
     /// `status-taint.cluster-autoscaler.kubernetes.io/`. Default: no taint.
     pub(super) status_taint: Option<String>,
+    /// Act even if most of the nodes that the policy selects are bad. Without it such a policy is held
+    /// back, because its condition is probably a mistake. Default: false.
+    pub(super) allow_majority: Option<bool>,
 }
 
 /// A condition, in draino's short form or as a mapping.
@@ -244,4 +398,8 @@ fn limit_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
             { "type": "string", "pattern": "^([1-9][0-9]*|[1-9][0-9]?%|100%)$" },
         ]
     })
+}
+
+fn percent_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+    schemars::json_schema!({ "type": "string", "pattern": "^([1-9][0-9]?|100)%$" })
 }

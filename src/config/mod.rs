@@ -4,9 +4,11 @@ mod decode;
 mod file;
 mod lint;
 mod problem;
+mod settings;
 #[cfg(test)]
 mod tests;
 mod validate;
+mod validate_evictions;
 pub mod yaml;
 
 use std::net::SocketAddr;
@@ -20,6 +22,7 @@ use crate::leader::Times;
 
 pub use lint::{Finding, lint};
 pub use problem::{Problem, Severity};
+pub use settings::{API_VERSION, KIND, Orphans, Settings};
 pub use validate::protection;
 
 /// The rules that taint eviction follows.
@@ -72,8 +75,8 @@ pub struct Config {
     pub pod_uid: Option<String>,
     /// Name of this process in events: the pod's name, or the host's.
     pub instance: String,
-    /// Drain policies. If empty, no node is cordoned or drained.
-    pub policies: Vec<Policy>,
+    /// What the configuration file sets.
+    pub settings: Settings,
 }
 
 /// Maximum size of a configuration file, in bytes. Enough for thousands of policies.
@@ -85,8 +88,8 @@ const MOST_PROBLEMS: usize = 100;
 /// The result of reading a configuration file.
 #[derive(Debug, Default)]
 pub struct Reading {
-    /// The policies. After an error they are incomplete and must not be used.
-    pub policies: Vec<Policy>,
+    /// The settings. After an error they are incomplete and must not be used.
+    pub settings: Settings,
     /// Errors and warnings, in the order of the file.
     pub problems: Vec<Problem>,
 }
@@ -97,10 +100,10 @@ impl Reading {
         self.problems.iter().filter(|problem| problem.severity == severity).count()
     }
 
-    /// The policies and the warnings, or the errors if there are any.
-    pub fn usable(self) -> Result<(Vec<Policy>, Vec<Problem>), Vec<Problem>> {
+    /// The settings and the warnings, or the errors if there are any.
+    pub fn usable(self) -> Result<(Settings, Vec<Problem>), Vec<Problem>> {
         if self.count(Severity::Error) == 0 {
-            return Ok((self.policies, self.problems));
+            return Ok((self.settings, self.problems));
         }
         let is_error = |problem: &Problem| problem.severity == Severity::Error;
         Err(self.problems.into_iter().filter(is_error).collect())
@@ -117,23 +120,24 @@ pub fn read(bytes: &[u8]) -> Reading {
     let mut problems: Vec<Problem> = faults.into_iter().map(Problem::from).collect();
     if let Some(second) = documents.get(1) {
         let cause = format!("the file has {} documents; only one is allowed", documents.len());
-        let remedy = "put all policies under one drainPolicies and remove the ---";
+        let remedy = "put all settings into one document and remove the ---";
         problems.push(Problem::of_file(Severity::Error, second.place, &cause, remedy));
     }
-    let mut policies = Vec::new();
+    let mut settings = Settings::default();
     if let Some(root) = documents.first() {
-        let drafts = validate::policies(root, &mut problems);
-        let (read, origins): (Vec<_>, Vec<_>) =
+        let (read, drafts) = validate::settings(root, &mut problems);
+        settings = read;
+        let (policies, origins): (Vec<_>, Vec<_>) =
             drafts.into_iter().map(|draft| (draft.policy, (draft.index, draft.conditions))).unzip();
-        policies = read;
         // If no policy could be read, that has been reported already.
-        if !policies.is_empty() || problems.is_empty() {
+        if !policies.is_empty() {
             let findings = lint(&policies);
             problems.extend(findings.into_iter().map(|it| placed(it, root, &policies, &origins)));
         }
+        settings.policies = policies;
     } else if problems.is_empty() {
         let start = yaml::Place { line: 1, column: 1 };
-        let remedy = "write drainPolicies: with a list of policies; docs/config.md lists all keys";
+        let remedy = "write apiVersion, kind and the settings; docs/config.md lists all keys";
         problems.push(Problem::of_file(Severity::Error, start, "the file is empty", remedy));
     }
     problems.sort_by_key(|problem| problem.place);
@@ -145,7 +149,7 @@ pub fn read(bytes: &[u8]) -> Reading {
             problems.push(Problem::of_file(severity, place, &cause, "fix those above first"));
         }
     }
-    Reading { policies, problems }
+    Reading { settings, problems }
 }
 
 /// A lint finding with its place in the file.
@@ -175,9 +179,9 @@ fn placed(
     Problem { severity: Severity::Warning, place, path, policy: name, key, cause, remedy }
 }
 
-/// The policies of a configuration file, or its errors.
-pub fn read_policies(text: &str) -> Result<Vec<Policy>, Vec<Problem>> {
-    read(text.as_bytes()).usable().map(|(policies, _)| policies)
+/// The settings of a configuration file, or its errors.
+pub fn read_settings(text: &str) -> Result<Settings, Vec<Problem>> {
+    read(text.as_bytes()).usable().map(|(settings, _)| settings)
 }
 
 /// Warnings about policies that come from flags.

@@ -11,7 +11,20 @@ use crate::drain::{
     AtDeadline, Cap, CapScope, ConditionRule, GroupKind, LabelExpr, Limit, PriorityGroup,
     Protection, Undrainable,
 };
+use crate::evict::{BreakerMode, BreakerRules, EvictionLimits, RateLimit, TaintMethod, TaintRule};
 use crate::model::ConditionStatus;
+
+/// A file with these settings. What every file has comes last, so that places are those in `settings`.
+fn file(settings: &str) -> String {
+    if settings.contains(API_VERSION) {
+        return settings.to_owned();
+    }
+    format!("{}\napiVersion: {API_VERSION}\nkind: {KIND}\n", settings.trim_end())
+}
+
+fn read_policies(text: &str) -> Result<Vec<Policy>, Vec<Problem>> {
+    read_settings(&file(text)).map(|settings| settings.policies)
+}
 
 /// A file with one policy, of which these lines are said besides its name and a condition.
 fn with(lines: &str) -> String {
@@ -21,7 +34,7 @@ fn with(lines: &str) -> String {
         text.push_str(line);
         text.push('\n');
     }
-    text
+    file(&text)
 }
 
 fn policy(lines: &str) -> Policy {
@@ -35,8 +48,12 @@ fn problems(text: &str) -> Vec<String> {
     errors.iter().map(ToString::to_string).collect()
 }
 
-/// All that is said of a file, as `LINE:COLUMN severity PATH: cause; remedy`.
-fn said(text: &str) -> Vec<String> {
+/// All that is said of a file with these settings, as `LINE:COLUMN severity PATH: cause; remedy`.
+fn said(settings: &str) -> Vec<String> {
+    said_exactly(&file(settings))
+}
+
+fn said_exactly(text: &str) -> Vec<String> {
     let said = |problem: &Problem| {
         let Problem { severity, place, path, cause, remedy, .. } = problem;
         format!("{} {} {path}: {cause}; {remedy}", place.unwrap(), severity.as_str())
@@ -46,7 +63,7 @@ fn said(text: &str) -> Vec<String> {
 
 /// The warnings of a file that has no errors.
 fn warned(text: &str) -> Vec<String> {
-    let (_, warnings) = read(text.as_bytes()).usable().expect(text);
+    let (_, warnings) = read(file(text).as_bytes()).usable().expect(text);
     warnings.iter().map(ToString::to_string).collect()
 }
 
@@ -88,7 +105,8 @@ fn the_schema_requires_what_has_no_default() {
     let parts = schema["$defs"].as_object().unwrap().values();
     required.extend(parts.filter_map(|part| part.get("required").map(ToString::to_string)));
     required.sort();
-    let keys = "[\"drainPolicies\"] [\"kind\"] [\"limit\"] [\"name\",\"conditions\"] [\"share\"] [\"type\"]";
+    let keys = "[\"apiVersion\",\"kind\"] [\"kind\"] [\"limit\"] [\"name\",\"conditions\"] \
+                [\"name\",\"method\"] [\"pods\"] [\"share\"] [\"type\"]";
     assert_eq!(required.join(" "), keys);
 }
 
@@ -397,11 +415,10 @@ fn what_has_not_the_shape_of_a_file_is_named_with_its_line() {
     for (text, words) in [
         ("", &["1:1", "the file is empty", "docs/config.md"][..]),
         ("# nothing\n---\n", &["the file is empty"]),
-        ("[]", &["1:1", "it is a list", "drainPolicies"]),
-        ("just words", &["1:1", "a single value", "drainPolicies"]),
-        ("drainPolicies: [", &["1:", "bracket"]),
-        ("policies: []", &["1:1", "drainPolicies: it is missing"]),
-        ("drainPolicies:\n", &["1:1", "it is empty", "drainPolicies: []"]),
+        ("[]", &["1:1", "it is a list", "write apiVersion, kind and the settings"]),
+        ("just words", &["1:1", "a single value", "write apiVersion, kind and the settings"]),
+        ("drainPolicies: [", &["bracket"]),
+        ("drainPolices: []", &["1:1", "unknown key", "did you mean drainPolicies?"]),
         ("drainPolicies: {name: p}", &["1:16", "it is a mapping", "write a list"]),
         ("drainPolicies:\n- p", &["2:3", "a single value", "name and conditions"]),
         ("drainPolicies:\n- {conditions: [A]}", &["2:3", "name: it is missing"]),
@@ -410,15 +427,120 @@ fn what_has_not_the_shape_of_a_file_is_named_with_its_line() {
         (&with("atDeadline: Explode"), &["4:15", "Explode", "GiveUp, Uncordon, DeleteRest"]),
         (&with("atDeadline: giveUp"), &["4:15", "write GiveUp"]),
         (&with("groups: [{share: 300}]"), &["4:20", "\"300\" is not a valid number", "1 to 100"]),
-        ("drainPolicies: []\n---\ndrainPolicies: []\n", &["3:1", "2 documents; only one"]),
+        ("drainPolicies: []\n---\ndrainPolicies: []\n", &["2 documents; only one"]),
         ("drainPolicies:\n\t- name: p\n", &["2:", "YAML does not allow tabs"]),
     ] {
-        let found = said(text);
-        let first = found.iter().find(|it| it.contains(" error ")).expect(text);
-        for word in words {
-            assert!(first.contains(word), "{text}: no {word:?} in: {found:?}");
-        }
-        assert!(!first.contains('\n'), "{first}");
+        // Without a setting, what every file has is not added.
+        let found = if text.contains("drain") { said(text) } else { said_exactly(text) };
+        let has_all = |it: &&String| words.iter().all(|word| it.contains(word));
+        let it = found.iter().filter(|it| it.contains(" error ")).find(has_all);
+        let it = it.unwrap_or_else(|| panic!("{text}: no {words:?} in: {found:?}"));
+        assert!(!it.contains('\n'), "{it}");
+    }
+}
+
+#[test]
+fn a_file_of_another_kind_is_refused_in_words_that_help() {
+    let other = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}\n";
+    let found = said_exactly(other);
+    assert!(found[0].contains("1:13 error apiVersion: \"v1\" is not known; write"), "{found:?}");
+    assert!(found[0].contains("this file looks like a Kubernetes resource"), "{found:?}");
+    assert!(found[1].contains("\"ConfigMap\" is not known"), "{found:?}");
+    let without = said_exactly("drainPolicies: []\n");
+    assert_eq!(without.len(), 2, "{without:?}");
+    assert!(without[1].contains("kind: it is missing; write kind: OstrakonConfiguration"));
+}
+
+#[test]
+fn evictions_are_configured_by_rules_limits_and_a_breaker() {
+    let settings = read_settings(EXAMPLE).unwrap();
+    let minutes = |count: u64| Duration::from_secs(60 * count);
+    let rule = TaintRule {
+        name: "maintenance".into(),
+        key: "maintenance.example.com/*".into(),
+        value: Some("os".into()),
+        method: TaintMethod::EvictThenDelete { after: minutes(5) },
+        limit: Some(RateLimit { pods: 30, per: minutes(1), burst: 10 }),
+    };
+    assert_eq!(settings.taint_rules, [rule]);
+    let defaults = Settings::default();
+    assert_eq!(settings.limits, defaults.limits, "the example shows the defaults");
+    assert_eq!((settings.breaker, settings.orphans), (defaults.breaker, defaults.orphans));
+    assert_eq!(settings.zone_label, defaults.zone_label);
+
+    let text = "taintEviction: {rules: [{name: a, method: Ignore}]}\norphans: Uncordon\nzoneLabel: z\n\
+                limits: {cluster: {pods: 5}, zone: {pods: 2, per: 10s, burst: 1}, ramp: {enabled: false}}\n\
+                breaker: {mode: Off, share: 50%, atLeast: 1, window: 1m, calm: 2m, trickle: 1s}\n";
+    let settings = read_settings(&file(text)).unwrap();
+    let all = &settings.taint_rules[0];
+    assert_eq!((&*all.key, &all.value, all.method), ("*", &None, TaintMethod::Ignore));
+    assert_eq!((settings.orphans, &*settings.zone_label), (Orphans::Uncordon, "z"));
+    let second = Duration::from_secs(1);
+    let cluster = RateLimit { pods: 5, per: second, burst: 5 };
+    let zone = RateLimit { pods: 2, per: second * 10, burst: 1 };
+    let limits = EvictionLimits { cluster: Some(cluster), zone: Some(zone), ramp: None };
+    assert_eq!(settings.limits, limits);
+    let breaker = BreakerRules {
+        mode: BreakerMode::Off,
+        share: 50,
+        at_least: 1,
+        window: minutes(1),
+        calm: minutes(2),
+        trickle: second,
+    };
+    assert_eq!(settings.breaker, breaker);
+}
+
+#[test]
+fn each_mistake_in_the_settings_of_evictions_names_key_cause_and_remedy() {
+    let rule = |fields: &str| format!("taintEviction: {{rules: [{{name: r, {fields}}}]}}");
+    for (text, words) in [
+        (rule("key: k"), "taintEviction.rules[0].method: it is missing; write Delete, Evict"),
+        (rule("method: evict"), "taintEviction.rules[0].method: \"evict\" is not one of"),
+        (rule("method: EvictThenDelete"), "rules[0].deleteAfter: it is missing; write a duration"),
+        (
+            rule("method: Evict, deleteAfter: 5m"),
+            "deleteAfter: only method: EvictThenDelete uses it",
+        ),
+        (rule("method: EvictThenDelete, deleteAfter: x"), "deleteAfter: \"x\" is not a duration"),
+        (rule("method: Evict, effect: NoSchedule"), "effect: \"NoSchedule\" evicts no pods; write"),
+        (
+            rule("method: Evict, key: 'a b'"),
+            "rules[0].key: no taint has \"a b\"; write at most 317",
+        ),
+        (
+            rule("method: Evict, value: 'a*'"),
+            "rules[0].value: no taint has \"a*\"; write at most 63",
+        ),
+        (rule("method: Evict, limit: {per: 1m}"), "limit.pods: it is missing; write a number"),
+        (
+            rule("method: Evict, limit: {pods: 0}"),
+            "limit.pods: it is 0; write a number of at least 1",
+        ),
+        (rule("method: Evict, limit: {pods: 1, per: 0s}"), "limit.per: it is less than 1s"),
+        (
+            "taintEviction: {rules: [{name: a, method: Evict}, {name: b, method: Evict}]}".into(),
+            "rules[1]: an earlier rule matches every taint, so this one never applies",
+        ),
+        (
+            "taintEviction: {rules: [{name: a, key: a, method: Evict}, {name: a, method: Evict}]}"
+                .into(),
+            "rules[1].name: another rule has this name",
+        ),
+        ("limits: {ramp: {share: 5}}".into(), "limits.ramp.share: \"5\" is not a valid percentage"),
+        (
+            "limits: {ramp: {share: 0%}}".into(),
+            "limits.ramp.share: \"0%\" is not a valid percentage",
+        ),
+        ("limits: {ramp: {nodes: 0}}".into(), "limits.ramp.nodes: it is 0"),
+        ("breaker: {mode: On}".into(), "breaker.mode: \"On\" is not one of Observe, Enforce, Off"),
+        ("breaker: {share: 101%}".into(), "breaker.share: \"101%\" is not a valid percentage"),
+        ("orphans: Drop".into(), "orphans: \"Drop\" is not one of Keep, Uncordon"),
+        ("zoneLabel: 'a b'".into(), "zoneLabel: \"a b\" is not a valid label key"),
+    ] {
+        let found = problems(&text);
+        assert_eq!(found.len(), 1, "{text}: {found:?}");
+        assert!(found[0].contains(words), "{text}: {}", found[0]);
     }
 }
 
@@ -429,7 +551,7 @@ fn hostile_files_cost_little_and_are_refused_in_words() {
     assert_eq!(reading.problems.len(), 1);
     assert!(reading.problems[0].cause.contains("10485760 bytes"), "{reading:?}");
     assert!(
-        read(b"\xef\xbb\xbfdrainPolicies: []").usable().is_ok(),
+        read(file("\u{feff}drainPolicies: []").as_bytes()).usable().is_ok(),
         "a byte order mark is no harm"
     );
     assert!(
@@ -470,7 +592,9 @@ fn the_reader_and_the_schema_have_the_same_keys() {
     // Whatever a mapping may have is named where it has something else.
     let with_all = "drainPolicies:\n- name: p\n  conditions: [{type: Cool, x: 1}]\n  x: 1\n  pods:\n    \
                     x: 1\n    leaveControllers: [{kind: A, x: 1}]\n  pace:\n    x: 1\n    caps: [{limit: 1, x: 1}]\n    \
-                    windows: [{x: 1}]\n  retry: {x: 1}\n  groups: [{share: 100, x: 1}]\nx: 1\n";
+                    windows: [{x: 1}]\n  retry: {x: 1}\n  groups: [{share: 100, x: 1}]\nx: 1\n\
+                    taintEviction:\n  x: 1\n  rules: [{name: r, method: Delete, x: 1}]\n\
+                    limits: {x: 1, cluster: {pods: 1, x: 1}, ramp: {x: 1}}\nbreaker: {x: 1}\n";
     let mut read: Vec<String> = Vec::new();
     for problem in read_policies(with_all).unwrap_err() {
         let keys =
@@ -487,7 +611,7 @@ fn the_reader_and_the_schema_have_the_same_keys() {
 
 #[test]
 fn what_is_seldom_meant_is_warned_of() {
-    assert_eq!(warned("drainPolicies: []").len(), 1);
+    assert_eq!(warned("drainPolicies: []"), Vec::<String>::new());
     let quiet = "drainPolicies: [{name: p, conditions: [{type: Cool, staleAfter: 15m}]}]";
     assert_eq!(warned(quiet), Vec::<String>::new());
     for (entry, words) in [

@@ -1,4 +1,4 @@
-//! Turns the parsed tree of a file into policies, and reports everything that is wrong with it.
+//! Turns the parsed tree of a file into settings, and reports everything that is wrong with it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -8,6 +8,7 @@ use jiff::tz::TimeZone;
 
 use super::decode::{At, Fields, Reader};
 use super::problem::Problem;
+use super::settings::{Orphans, Settings};
 use super::yaml::{Node, Value, cut};
 use crate::drain::{
     AtDeadline, Cap, CapScope, ConditionRule, GroupKind, LabelExpr, Limit, Limits, NodeSelector,
@@ -40,39 +41,29 @@ pub(super) struct Draft {
     pub(super) conditions: Vec<usize>,
 }
 
-/// The policies of the file, as far as they can be read.
-pub(super) fn policies(root: &Node, problems: &mut Vec<Problem>) -> Vec<Draft> {
+/// The settings of the file, as far as they can be read, and its drain policies.
+pub(super) fn settings(root: &Node, problems: &mut Vec<Problem>) -> (Settings, Vec<Draft>) {
     let mut reader = Reader { policy: String::new(), base: String::new(), problems };
     let whole = At { node: root, key: String::new() };
-    let remedy = "write drainPolicies: with a list of policies; docs/config.md lists all keys";
-    let Some(mut file) = reader.fields(&whole, remedy) else { return Vec::new() };
-    let list = reader.required(&mut file, "drainPolicies", "write drainPolicies: [] for none");
-    reader.finish(&file);
-    let Some(list) = list else { return Vec::new() };
-    let Some(items) = reader.items(&list, "write a list: - name: NAME") else { return Vec::new() };
-    let mut names = BTreeSet::new();
-    let mut drafts = Vec::new();
-    for (index, item) in items.into_iter().enumerate() {
-        let name = item.node.get("name").and_then(Node::text).unwrap_or_default();
-        let label = match name {
-            "" => item.key.clone(),
-            name => format!("policy {:?}", cut(name)),
-        };
-        let mut reader = Reader { policy: label, base: item.key, problems: &mut *reader.problems };
-        let item = At { node: item.node, key: String::new() };
-        let Some(mut fields) = reader.fields(&item, "write a mapping with name and conditions")
-        else {
-            continue;
-        };
-        let place = item.node.get("name").map_or(item.node.place, |name| name.place);
-        if !name.is_empty() && !names.insert(name.to_owned()) {
-            reader.wrong(place, "name", "another policy has this name", "choose another name");
-        }
-        let (policy, conditions) = reader.policy(&mut fields);
-        reader.finish(&fields);
-        drafts.push(Draft { policy, index, conditions });
+    let remedy = "write apiVersion, kind and the settings; docs/config.md lists all keys";
+    let Some(mut file) = reader.fields(&whole, remedy) else {
+        return (Settings::default(), Vec::new());
+    };
+    reader.header(&mut file, root);
+    let mut settings = Settings {
+        taint_rules: reader.taint_rules(file.get("taintEviction")),
+        limits: reader.limits(file.get("limits")),
+        breaker: reader.breaker(file.get("breaker")),
+        orphans: reader.choice(file.get("orphans"), &ORPHANS).unwrap_or_default(),
+        ..Settings::default()
+    };
+    if let Some(label) = file.get("zoneLabel").and_then(|at| reader.label_key(&at)) {
+        settings.zone_label = label.into();
     }
-    drafts
+    let policies = file.get("drainPolicies");
+    reader.finish(&file);
+    let drafts = policies.map_or_else(Vec::new, |list| reader.policies(&list));
+    (settings, drafts)
 }
 
 /// Whether this is a valid name of a policy.
@@ -84,6 +75,35 @@ fn is_name(text: &str) -> bool {
 /// Reads one policy. An invalid value is reported and replaced by its default, so that one run
 /// reports all errors.
 impl Reader<'_> {
+    fn policies(&mut self, list: &At<'_>) -> Vec<Draft> {
+        let Some(items) = self.items(list, "write a list: - name: NAME") else {
+            return Vec::new();
+        };
+        let mut names = BTreeSet::new();
+        let mut drafts = Vec::new();
+        for (index, item) in items.into_iter().enumerate() {
+            let name = item.node.get("name").and_then(Node::text).unwrap_or_default();
+            let label = match name {
+                "" => item.key.clone(),
+                name => format!("policy {:?}", cut(name)),
+            };
+            let mut reader = Reader { policy: label, base: item.key, problems: self.problems };
+            let item = At { node: item.node, key: String::new() };
+            let Some(mut fields) = reader.fields(&item, "write a mapping with name and conditions")
+            else {
+                continue;
+            };
+            let place = item.node.get("name").map_or(item.node.place, |name| name.place);
+            if !name.is_empty() && !names.insert(name.to_owned()) {
+                reader.wrong(place, "name", "another policy has this name", "choose another name");
+            }
+            let (policy, conditions) = reader.policy(&mut fields);
+            reader.finish(&fields);
+            drafts.push(Draft { policy, index, conditions });
+        }
+        drafts
+    }
+
     fn policy(&mut self, fields: &mut Fields<'_>) -> (Policy, Vec<usize>) {
         let name = self.name(fields);
         let (conditions, indexes) = self.conditions(fields);
@@ -115,13 +135,14 @@ impl Reader<'_> {
             groups: self.groups(fields.get("groups")).unwrap_or(defaults.groups),
             lingering: self.duration(fields.get("lingering")).unwrap_or(defaults.lingering),
             status_taint: self.status_taint(fields.get("statusTaint")),
+            allow_majority: self.truth(fields.get("allowMajority")).unwrap_or_default(),
             name: defaults.name,
             conditions: defaults.conditions,
         };
         (policy, indexes)
     }
 
-    fn name(&mut self, fields: &mut Fields<'_>) -> String {
+    pub(super) fn name(&mut self, fields: &mut Fields<'_>) -> String {
         let remedy = "write 1 to 63 letters, digits, - _ and .";
         let Some(at) = self.required(fields, "name", remedy) else { return String::new() };
         let Some(name) = self.text(&at) else { return String::new() };
@@ -344,19 +365,22 @@ impl Reader<'_> {
             }
             limit
         });
-        let label = fields.get("perLabel").and_then(|at| {
-            let label = self.text(&at)?;
-            if !is_label_key(label) {
-                let cause = match label {
-                    "" => "it is empty".to_owned(),
-                    label => format!("{:?} is not a valid label key", cut(label)),
-                };
-                self.wrong_at(&at, cause, LABEL_KEY_FORM);
-            }
-            Some(CapScope::Label(label.into()))
-        });
+        let label = fields.get("perLabel").and_then(|at| self.label_key(&at));
+        let label = label.map(|label| CapScope::Label(label.into()));
         self.finish(&fields);
         Some(Cap { scope: label.unwrap_or(CapScope::Cluster), limit: limit? })
+    }
+
+    fn label_key<'a>(&mut self, at: &At<'a>) -> Option<&'a str> {
+        let label = self.text(at)?;
+        if !is_label_key(label) {
+            let cause = match label {
+                "" => "it is empty".to_owned(),
+                label => format!("{:?} is not a valid label key", cut(label)),
+            };
+            self.wrong_at(at, cause, LABEL_KEY_FORM);
+        }
+        Some(label)
     }
 
     fn window(&mut self, item: &At<'_>) -> Option<Window> {
@@ -510,6 +534,8 @@ impl Reader<'_> {
         Some(key.into())
     }
 }
+
+const ORPHANS: [(&str, Orphans); 2] = [("Keep", Orphans::Keep), ("Uncordon", Orphans::Uncordon)];
 
 const AT_DEADLINE: [(&str, AtDeadline); 3] = [
     ("GiveUp", AtDeadline::GiveUp),

@@ -99,7 +99,7 @@ impl Prepared {
         let wall = Arc::clone(&surroundings.wall);
         let gate = if elects { WriteGate::shut(move || wall()) } else { WriteGate::open() };
         let api = Api::new(cluster.client, cluster_metrics.clone()).gated(gate.clone());
-        let drains = !config.policies.is_empty();
+        let drains = !config.settings.policies.is_empty();
         let clock = surroundings.clock.clone();
         let event_metrics = EventMetrics::register(registry)?;
         let (recorder, lane) = Recorder::new(&config.instance, event_metrics, clock.clone());
@@ -107,7 +107,7 @@ impl Prepared {
             Shared::new(clock, config.compat, recorder.clone(), holds(&Arc::default()));
         if drains {
             let metrics = DrainMetrics::register(registry)?;
-            shared = shared.draining_by(config.policies.clone().into(), metrics);
+            shared = shared.draining_by(config.settings.policies.clone().into(), metrics);
         }
         let shared = Arc::new(shared);
         if let Some(drains) = &shared.drains {

@@ -50,6 +50,8 @@ pub struct Policy {
     /// Key of a NoSchedule taint that is added with the cordon, with the prefix
     /// `status-taint.cluster-autoscaler.kubernetes.io/`.
     pub status_taint: Option<Arc<str>>,
+    /// It may act although most of its nodes are bad.
+    pub allow_majority: bool,
 }
 
 impl Policy {
@@ -75,6 +77,7 @@ impl Policy {
             groups: PriorityGroup::defaults(),
             lingering: Duration::from_secs(3600),
             status_taint: None,
+            allow_majority: false,
         }
     }
 

@@ -208,7 +208,7 @@ async fn prepare(
         election: broken.election(election),
         pod_uid: None,
         instance: identity.to_owned(),
-        policies: broken.policies(policies),
+        settings: broken.policies(policies).into(),
     };
     let wall = {
         let (clock, ahead) = (clock.clone(), Arc::clone(ahead));

@@ -109,7 +109,7 @@ impl Process {
             election,
             pod_uid: None,
             instance: "test".to_owned(),
-            policies: policies.to_vec(),
+            settings: policies.to_vec().into(),
         };
         let wall = cluster.store().clock().clone();
         let surroundings = Surroundings {

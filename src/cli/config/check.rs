@@ -6,7 +6,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::config::{Problem, Reading, Severity};
+use super::summary;
+use crate::config::{Problem, Reading, Settings, Severity};
 use crate::drain::{
     AtDeadline, CapScope, ConditionRule, Limit, NodeSelector, PodRules, Policy, Undrainable,
     format_duration,
@@ -24,7 +25,7 @@ pub(super) fn report(
         let _ = writeln!(lines, "{}", line(name, problem, strict));
     }
     if is_usable(reading, strict) {
-        let text = summary(name, &reading.policies, now);
+        let text = summary(name, &reading.settings, now);
         return Ok(if lines.is_empty() { text } else { format!("{text}\n{lines}") });
     }
     let errors = reading.count(Severity::Error);
@@ -53,16 +54,20 @@ pub(super) fn json(name: &str, reading: &Reading, strict: bool, now: Timestamp) 
         })
     });
     let usable = is_usable(reading, strict);
-    let policies = reading.policies.iter().map(|policy| {
+    let policies = reading.settings.policies.iter().map(|policy| {
         let rows =
             rows(policy, now).into_iter().map(|(key, value)| json!({ "key": key, "value": value }));
         json!({ "name": &*policy.name, "summary": rows.collect::<Vec<_>>() })
     });
     let policies: Vec<_> = if usable { policies.collect() } else { Vec::new() };
+    let rows = summary::rows(&reading.settings).into_iter();
+    let evictions = rows.map(|(key, value)| json!({ "key": key, "value": value }));
+    let evictions: Vec<_> = if usable { evictions.collect() } else { Vec::new() };
     json!({
         "file": name,
         "usable": usable,
         "problems": problems.collect::<Vec<_>>(),
+        "evictions": evictions,
         "policies": policies,
     })
 }
@@ -85,14 +90,19 @@ fn line(name: &str, problem: &Problem, strict: bool) -> String {
     }
 }
 
-fn summary(name: &str, policies: &[Policy], now: Timestamp) -> String {
+fn summary(name: &str, settings: &Settings, now: Timestamp) -> String {
+    let policies = &settings.policies;
     let many = if policies.len() == 1 { "policy" } else { "policies" };
     let mut text = format!("{name} can be used: {} drain {many}\n", policies.len());
-    for policy in policies {
-        let _ = writeln!(text, "\n{}", policy.name);
-        for (key, value) in rows(policy, now) {
+    let mut section = |title: &str, rows: Vec<(&str, String)>| {
+        let _ = writeln!(text, "\n{title}");
+        for (key, value) in rows {
             let _ = writeln!(text, "  {key:<9} {value}");
         }
+    };
+    section("evictions", summary::rows(settings));
+    for policy in policies {
+        section(&policy.name, rows(policy, now));
     }
     text
 }

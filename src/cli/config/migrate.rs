@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::draino::{Given, Note, Source, Word, parse};
 use super::flags::{Fate, Takes, Tree};
-use crate::config::protection;
+use crate::config::{API_VERSION, KIND, protection};
 use crate::drain::{
     ConditionRule, DURATION_REMEDY, LabelExpr, SyntaxError, format_conditions, format_duration,
     is_label_key, parse_duration,
@@ -49,6 +49,8 @@ pub(super) fn migrate(sources: &[Source], honoured: &[Note], not_honoured: &[Not
     let mut file = Writer::default();
     file.say(0, "Converted from draino's settings. Comments give the origin of each setting.");
     file.text.push_str(&head.text);
+    file.line(0, &format!("apiVersion: {API_VERSION}"));
+    file.line(0, &format!("kind: {KIND}"));
     file.line(0, "drainPolicies:");
     file.text.push_str(&policies.text);
     Migration { file: file.text, notes }

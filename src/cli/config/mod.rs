@@ -5,6 +5,7 @@ mod draino;
 mod flags;
 mod migrate;
 mod source;
+mod summary;
 
 use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};

@@ -5,7 +5,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
-use crate::config::read_policies;
+use crate::config::{API_VERSION, KIND, Reading, read_settings};
 use crate::drain::{GroupKind, Limit, NodeSelector, PodRules, Policy, Undrainable};
 use crate::model::build::noon;
 
@@ -24,8 +24,8 @@ fn lost(migration: &Migration) -> Vec<&str> {
 /// The one policy of a file that was made. It must be usable.
 fn only(migration: &Migration) -> Policy {
     let file = &migration.file;
-    let read = read_policies(file).unwrap_or_else(|errors| panic!("{errors:?}\n{file}"));
-    let [policy] = &read[..] else { panic!("{file}") };
+    let read = read_settings(file).unwrap_or_else(|errors| panic!("{errors:?}\n{file}"));
+    let [policy] = &read.policies[..] else { panic!("{file}") };
     policy.clone()
 }
 
@@ -266,6 +266,14 @@ fn a_file_is_summed_up_in_words_with_what_is_seldom_meant() {
     let expected = "\
 FILE can be used: 2 drain policies
 
+evictions
+  taint     maintenance.example.com/*=os (rule maintenance): pods are evicted when their budgets allow it, and \
+deleted 5m0s after the deadline, at most 30 pods in 1m0s, 10 at once
+  taint     every other taint: pods are deleted
+  ramp      10 nodes, or 5% if that is more, at full speed within 10m0s; then a node every 1s
+  breaker   is only reported when more than 30% of the nodes, and more than 5, have due pods within 10m0s
+  orphans   nodes of a policy that is gone stay cordoned, and are reported
+
 gpu
   nodes     example.com/pool is gpu, and !('example.com/keep' in metadata.labels)
   bad       GpuFallenOffTheBus is True; never clears by itself
@@ -291,35 +299,40 @@ controller, marked as not safe to evict for cluster-autoscaler
   deadline  the longest grace period of the node's pods plus 10m0s, at most 4h10m0s, then the node stays cordoned
   retry     8 attempts, after 10m0s to 2h0m0s
 
-FILE:20:5: warning: policy \"gpu\", maxGracePeriod: grace periods of more than 1h0m0s are cut \
+FILE:59:5: warning: policy \"gpu\", maxGracePeriod: grace periods of more than 1h0m0s are cut \
 short; leave it out to give each pod its own grace period
-FILE:37:9: warning: policy \"default\", conditions[0]: KernelDeadlock is read from a log, and a \
+FILE:76:9: warning: policy \"default\", conditions[0]: KernelDeadlock is read from a log, and a \
 restart of node-problem-detector sets it to False; set clearAfter: never, so that only a person \
 uncordons the node
 ";
     assert_eq!(summary, expected);
 }
 
+/// A file with these settings.
+fn read_file(settings: &str) -> Reading {
+    read(format!("{settings}\napiVersion: {API_VERSION}\nkind: {KIND}\n").as_bytes())
+}
+
 #[test]
 fn warnings_are_errors_where_strictness_is_asked_for() {
-    let warned = read(b"drainPolicies: [{name: p, conditions: [NotReady]}]");
+    let warned = read_file("drainPolicies: [{name: p, conditions: [NotReady]}]");
     assert!(check::report("F", &warned, false, noon()).is_ok());
     let strict = check::report("F", &warned, true, noon()).unwrap_err();
     assert!(
         strict.starts_with("F cannot be used: 1 error\nF:1:40: error: policy \"p\""),
         "{strict}"
     );
-    let both = read(b"drainPolicies: [{name: p, conditions: [NotReady], headroom: x}]");
+    let both = read_file("drainPolicies: [{name: p, conditions: [NotReady], headroom: x}]");
     let report = check::report("F", &both, false, noon()).unwrap_err();
     assert!(report.starts_with("F cannot be used: 1 error and 1 warning\n"), "{report}");
     assert_eq!(report.lines().count(), 3, "{report}");
-    let clean = read(b"drainPolicies: [{name: p, conditions: [Cool]}]");
+    let clean = read_file("drainPolicies: [{name: p, conditions: [Cool]}]");
     assert!(check::report("F", &clean, true, noon()).is_ok());
 }
 
 #[test]
 fn a_program_reads_every_problem_with_its_place() {
-    let reading = read(b"drainPolicies: [{name: p, conditions: [NotReady], headroom: x}]");
+    let reading = read_file("drainPolicies: [{name: p, conditions: [NotReady], headroom: x}]");
     let json = check::json("F", &reading, false, noon());
     assert_eq!((&json["usable"], &json["file"]), (&false.into(), &"F".into()));
     let problem = &json["problems"][1];
@@ -329,7 +342,7 @@ fn a_program_reads_every_problem_with_its_place() {
     assert_eq!(problem["cause"], "\"x\" is not a duration");
     assert_eq!(json["problems"][0]["severity"], "warning");
     assert_eq!(json["policies"].as_array().unwrap().len(), 0, "what cannot be used means nothing");
-    let reading = read(b"drainPolicies: [{name: p, conditions: [Cool]}]");
+    let reading = read_file("drainPolicies: [{name: p, conditions: [Cool]}]");
     let json = check::json("F", &reading, true, noon());
     assert_eq!((&json["usable"], &json["policies"][0]["name"]), (&true.into(), &"p".into()));
 }

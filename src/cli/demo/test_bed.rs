@@ -334,7 +334,7 @@ async fn start(client: &Client, listen: SocketAddr, compat: Compat) -> anyhow::R
         election: None,
         pod_uid: None,
         instance: "ostrakon-demo".to_owned(),
-        policies: vec![policy()],
+        settings: vec![policy()].into(),
     };
     let cluster =
         Cluster { client: client.clone(), server: "the cluster in this process".to_owned() };

@@ -519,7 +519,7 @@ fn what_a_file_has_besides_is_listed_too() {
     let found = source::find("f.yaml", text.as_bytes()).unwrap();
     let migration = migrate(&found.sources, &found.honoured, &found.not_honoured);
     assert_eq!(lost(&migration), ["draino/drain-buffer=5m of Node n1"]);
-    let policies = read_policies(&migration.file).unwrap();
+    let policies = read_settings(&migration.file).unwrap().policies;
     let names: Vec<_> = policies.iter().map(|policy| &*policy.name).collect();
     assert_eq!(names, ["draino", "draino-2"]);
     assert_eq!(policies[0].pace.spacing, Duration::from_secs(60));

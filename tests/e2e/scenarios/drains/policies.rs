@@ -85,7 +85,12 @@ pub(super) fn condition(kind: &str, status: &str, min_age: i64) -> Value {
 pub(super) fn write(bed: &Bed, name: &str, policies: &[Value]) -> Result<PathBuf> {
     let path = bed.folder().join(format!("{name}.config.yaml"));
     // JSON is YAML.
-    std::fs::write(&path, serde_json::to_string_pretty(&json!({ "drainPolicies": policies }))?)?;
+    std::fs::write(
+        &path,
+        serde_json::to_string_pretty(
+            &json!({ "apiVersion": "config.ostrakon.dev/v1alpha1", "kind": "OstrakonConfiguration", "drainPolicies": policies }),
+        )?,
+    )?;
     Ok(path)
 }
 
