@@ -360,7 +360,6 @@ pub(crate) fn run(
                     unconfirmed = None;
                 }
             }
-            kept_time.facts.heard_time(server);
             in_accord = agree(kept_time.facts.clock.now(), server);
             if in_accord {
                 right_until = kept_time.facts.clock.now();

@@ -22,7 +22,8 @@
 //! - [`cli`] and [`config`]: the command line, and the validated configuration.
 //!
 //! The basis is [`model`], the facts that decisions use, [`clock`], the only source of time, [`backoff`],
-//! the pauses between attempts, and [`signal`], a value that others wait to see changed. No two rooms use
+//! the pauses between attempts, [`signal`], a value that others wait to see changed, and `shared_reads`,
+//! requests whose answer several callers share. No two rooms use
 //! each other, and only `cli` uses `controller`. `sim` is a simulated cluster for tests and the demo, behind
 //! the feature `demo`; the image is built without it. `docs/architecture.md` describes threads and queues
 //! with the reasons, `docs/glossary.md` our terms.
@@ -44,6 +45,7 @@ pub mod observe;
 mod other_managers;
 pub mod pipeline;
 pub mod preflight;
+mod shared_reads;
 pub mod signal;
 #[cfg(feature = "demo")]
 pub mod sim;

@@ -83,6 +83,7 @@ fn the_command_line_reference_is_current() {
         &["config", "--help"],
         &["config", "check", "--help"],
         &["config", "from-draino", "--help"],
+        &["config", "schema", "--help"],
     ] {
         let help = Command::new(env!("CARGO_BIN_EXE_ostrakon")).args(arguments).output().unwrap();
         assert!(help.status.success());

@@ -23,7 +23,7 @@ pub(super) struct DrainArguments {
     config: Option<PathBuf>,
 
     /// Node condition to drain for, as Type or as Type=Status,Duration such as Ready=False,10m;
-    /// repeatable, any match is enough. Without one, no node is drained
+    /// repeatable, any match is enough. Without one, no node is cordoned or drained
     #[arg(long = "drain-condition", value_name = "CONDITION", value_parser = ConditionRule::parse)]
     conditions: Vec<ConditionRule>,
 

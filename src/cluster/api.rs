@@ -95,9 +95,12 @@ impl Answer {
         self.code == 404 && self.reason == "NotFound" && self.by_webhook().is_none()
     }
 
-    /// Whether the object is not at the version that the request names any more.
+    /// Whether another writer was faster: the object is not at the version that the request names any
+    /// more, or the one to create exists. A webhook's 409 does not say that.
     pub fn is_conflict(&self) -> bool {
-        self.code == 409 && self.reason == "Conflict" && self.by_webhook().is_none()
+        self.code == 409
+            && matches!(&*self.reason, "Conflict" | "AlreadyExists")
+            && self.by_webhook().is_none()
     }
 
     /// Whether the object would be longer than the store takes. The API server passes the store's words

@@ -6,6 +6,7 @@ use prometheus::{
     HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts, Registry, core::Collector,
 };
 
+use super::watch::End;
 use crate::observe::{Readiness, Sign};
 
 /// Counters of requests and watches. Clones share them.
@@ -28,7 +29,7 @@ impl Metrics {
     /// # Errors
     /// A metric of the same name is registered already.
     pub fn register(registry: &Registry) -> prometheus::Result<Self> {
-        Ok(Self {
+        let metrics = Self {
             signs: Vec::new(),
             requests: kept(
                 registry,
@@ -104,7 +105,13 @@ impl Metrics {
                     &["resource"],
                 )?,
             )?,
-        })
+        };
+        for resource in ["nodes", "pods"] {
+            for cause in End::LABELS {
+                metrics.watch_restarts.with_label_values(&[resource, cause]);
+            }
+        }
+        Ok(metrics)
     }
 
     /// Tells `readiness` too whether nodes and pods are being watched.

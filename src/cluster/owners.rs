@@ -5,13 +5,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ahash::AHashMap;
 use futures::StreamExt;
-use parking_lot::Mutex;
-use tokio::time::Instant;
 
 use super::Api;
 use crate::model::{Existence, Owner, Owners};
+use crate::shared_reads::SharedReads;
 
 /// For how long an answer is used. What it is used for is asked again before each step of a drain.
 const REMEMBERED: Duration = Duration::from_secs(10);
@@ -27,55 +25,42 @@ type Owned = (Arc<str>, Owner);
 /// Answers whether owners exist.
 pub struct OwnerLookup {
     api: Api,
-    known: Mutex<AHashMap<Owned, (Instant, Existence)>>,
+    reads: SharedReads<Owned, Existence>,
 }
 
 impl OwnerLookup {
     /// A lookup that knows nothing yet.
     pub fn new(api: Api) -> Self {
-        Self { api, known: Mutex::default() }
+        Self { api, reads: SharedReads::new(REMEMBERED) }
     }
 
     /// What is known of these owners, each with its namespace: all of them are in the answer. An
     /// error is not remembered.
     pub async fn existence(&self, needed: &[(Arc<str>, Owner)]) -> Owners {
-        let begun = Instant::now();
-        let mut owners: Owners = {
-            let mut known = self.known.lock();
-            known.retain(|_, (at, _)| begun - *at < REMEMBERED);
-            let remembered = needed
-                .iter()
-                .filter_map(|owned| Some((owned.clone(), known.get(owned)?.1.clone())));
-            remembered.collect()
-        };
-        let unknown: Vec<_> = needed.iter().filter(|owned| !owners.contains_key(*owned)).collect();
-        let lookups = unknown.into_iter().map(|owned| async move {
-            let (namespace, owner) = owned;
-            let existence = match self.api.owner_exists(namespace, owner).await {
-                Ok(true) => Existence::Exists,
-                Ok(false) => Existence::Absent,
-                Err(error) => Existence::Unknown(error.to_string().into()),
-            };
-            (owned.clone(), existence)
-        });
-        let lookups: Vec<_> = lookups.collect();
-        let found: Vec<_> = futures::stream::iter(lookups)
+        let lookups: Vec<_> = needed.iter().map(|owned| self.lookup(owned)).collect();
+        let found = futures::stream::iter(lookups)
             .buffer_unordered(AT_ONCE)
-            .take_until(tokio::time::sleep(TOGETHER))
-            .collect()
-            .await;
+            .take_until(tokio::time::sleep(TOGETHER));
+        let mut owners: Owners = found.collect().await;
         for owned in needed {
             let unanswered = || Existence::Unknown(format!("no answer within {TOGETHER:?}").into());
             owners.entry(owned.clone()).or_insert_with(unanswered);
         }
-        let mut known = self.known.lock();
-        for (owned, existence) in found {
-            if !matches!(existence, Existence::Unknown(_)) {
-                known.insert(owned.clone(), (begun, existence.clone()));
-            }
-            owners.insert(owned, existence);
-        }
         owners
+    }
+
+    async fn lookup(&self, owned: &Owned) -> (Owned, Existence) {
+        let (namespace, owner) = owned;
+        let read = async {
+            match self.api.owner_exists(namespace, owner).await {
+                Ok(true) => Existence::Exists,
+                Ok(false) => Existence::Absent,
+                Err(error) => Existence::Unknown(error.to_string().into()),
+            }
+        };
+        let is_error = |answer: &Existence| matches!(answer, Existence::Unknown(_));
+        let existence = self.reads.get(owned, |last| !last.answer().is_some_and(is_error), read);
+        (owned.clone(), existence.await)
     }
 }
 
@@ -89,6 +74,8 @@ mod tests {
     use kube::client::Body;
     use prometheus::Registry;
     use tower::service_fn;
+
+    use tokio::time::Instant;
 
     use super::*;
     use crate::cluster::Metrics;

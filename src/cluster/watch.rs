@@ -27,7 +27,8 @@ use prost::Message;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
-use self::stream::{Change, End, Stream};
+pub(super) use self::stream::End;
+use self::stream::{Change, Stream};
 use super::{Api, DecodeError, Metrics, RequestError, rewind, wire};
 use crate::backoff::{self, Backoff};
 use crate::model::Uid;
@@ -60,7 +61,7 @@ const BROKEN_OFF: u32 = 2;
 const GARBLED: u32 = 7;
 /// Marks the bookmark that comes after the last object of a streamed list.
 const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
-/// Pause between tries. The longest is short: while a watch is down, pods are judged by old facts.
+/// Pause between attempts. The longest is short: while a watch is down, pods are judged by old facts.
 const BACKOFF: Backoff =
     Backoff { first: Duration::from_millis(200), most: Duration::from_secs(8) };
 
@@ -157,7 +158,7 @@ pub async fn run<I: Index>(
                 warn!(
                     resource = I::RESOURCE,
                     error,
-                    tries = failures,
+                    attempts = failures,
                     ?pause,
                     "cannot list; retrying"
                 );
@@ -479,7 +480,7 @@ impl<I: Index> Watcher<I> {
                         warn!(
                             resource = I::RESOURCE,
                             ?end,
-                            tries = failures,
+                            attempts = failures,
                             ?pause,
                             "watch keeps ending; retrying"
                         );

@@ -17,6 +17,7 @@ struct Gauges {
     evictions: Arc<Window>,
     depth: IntGaugeVec,
     adds: IntCounterVec,
+    full: IntCounterVec,
     timers: IntGaugeVec,
     in_flight: IntGauge,
     window: IntGauge,
@@ -51,6 +52,14 @@ pub(super) fn register(
             Opts::new("workqueue_adds_total", "Total number of adds handled by workqueue"),
             &["name"],
         )?,
+        full: IntCounterVec::new(
+            Opts::new(
+                "ostrakon_shard_channel_full_total",
+                "How often a queued item had to wait because the channel of its shard was full, by \
+                 work queue.",
+            ),
+            &["name"],
+        )?,
         timers: IntGaugeVec::new(
             Opts::new(
                 "ostrakon_timers",
@@ -78,6 +87,7 @@ impl Collector for Gauges {
     fn desc(&self) -> Vec<&Desc> {
         let mut desc = self.depth.desc();
         desc.extend(self.adds.desc());
+        desc.extend(self.full.desc());
         desc.extend(self.timers.desc());
         desc.extend(self.in_flight.desc());
         desc.extend(self.window.desc());
@@ -87,13 +97,15 @@ impl Collector for Gauges {
 
     fn collect(&self) -> Vec<MetricFamily> {
         let (nodes, pods) = (&self.queues.nodes, &self.queues.pods);
-        for (name, depth, adds) in [
-            ("noexec_taint_node", nodes.len(), nodes.adds()),
-            ("noexec_taint_pod", pods.len(), pods.adds()),
+        for (name, depth, adds, full) in [
+            ("noexec_taint_node", nodes.len(), nodes.adds(), nodes.full_channels()),
+            ("noexec_taint_pod", pods.len(), pods.adds(), pods.full_channels()),
         ] {
             self.depth.with_label_values(&[name]).set(signed(depth));
-            let counter = self.adds.with_label_values(&[name]);
-            counter.inc_by(adds.saturating_sub(counter.get()));
+            for (counters, count) in [(&self.adds, adds), (&self.full, full)] {
+                let counter = counters.with_label_values(&[name]);
+                counter.inc_by(count.saturating_sub(counter.get()));
+            }
         }
         let timers = self.queues.timers.iter().zip(&self.schedule.timers);
         for (shard, (nodes, evictions)) in timers.enumerate() {
@@ -107,6 +119,7 @@ impl Collector for Gauges {
         self.objects.with_label_values(&["pods"]).set(signed(pods));
         let mut families = self.depth.collect();
         families.extend(self.adds.collect());
+        families.extend(self.full.collect());
         families.extend(self.timers.collect());
         families.extend(self.in_flight.collect());
         families.extend(self.window.collect());

@@ -9,7 +9,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tokio::time::Instant;
 
-use super::recheck::verdict;
+use super::newest_facts::verdict;
 use crate::cluster::NodeFacts;
 use crate::config::Compat;
 use crate::drain::Step;

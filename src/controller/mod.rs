@@ -7,7 +7,7 @@
 //! ```
 //!
 //! [`handler`] is where decisions are asked for: it is the only place that arms or disarms a pod.
-//! [`recheck`] lets the evictor ask again, by the same rules.
+//! [`newest_facts`] lets the evictor ask again, by the same rules.
 //! [`due`] brings evictions to it when they are due. [`work`] is a term of leadership, [`engine`] the whole
 //! of a controller, and [`run`] a process.
 
@@ -17,7 +17,7 @@ mod engine;
 mod failure;
 mod handler;
 mod holds;
-mod recheck;
+mod newest_facts;
 mod requests;
 mod run;
 mod state;

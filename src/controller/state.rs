@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use super::handler::Decider;
-use super::recheck::NewestFacts;
+use super::newest_facts::NewestFacts;
 use crate::clock::Clock;
 use crate::clock_watch::KeptTime;
 use crate::config::Compat;
@@ -107,6 +107,14 @@ impl Shared {
         }
     }
 
+    /// Ends the work: nothing is queued any more. What is under way goes on.
+    pub(super) fn stand_by(&self) {
+        self.queues.stand_by();
+        if let Some(drains) = &self.drains {
+            drains.stand_by();
+        }
+    }
+
     /// Forgets everything that belongs to the work and not to the view: who leads next starts from
     /// what the API stores, also if that is this process. Nothing may be at work any more.
     pub(super) fn forget_work(&self) {
@@ -114,8 +122,7 @@ impl Shared {
         self.schedule.clear();
         self.records.clear();
         if let Some(drains) = &self.drains {
-            drains.due.clear();
-            drains.node_budget.lock().forget_claims();
+            drains.forget_work();
         }
         self.queues.clear();
         self.facts.adopt_records();

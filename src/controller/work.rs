@@ -11,7 +11,7 @@ use tokio_util::task::TaskTracker;
 use super::due::take_due;
 use super::failure::{Failed, ended};
 use super::handler::Decider;
-use super::recheck::NewestFacts;
+use super::newest_facts::NewestFacts;
 use super::requests::{ApiRequests, ByEvents};
 use super::state::Shared;
 use crate::cluster::{Api, WriteGate};
@@ -162,7 +162,7 @@ impl Work {
                 biased;
                 worked = &mut work => worked,
                 () = term.lost() => {
-                    queues.stand_by();
+                    shared.stand_by();
                     over.cancel();
                     work.await
                 }

@@ -29,7 +29,9 @@ pub use duration::{DURATION_REMEDY, format_duration, parse_duration};
 pub use expr::LabelExpr;
 pub use filter::{OwnerUnknown, PodDecision, Retention, Why, decide_pod, owners_needed};
 pub use label::{is_label_key, is_label_value};
-pub use next_step::{Action, Step, decide, given_back, is_draining, is_removed, without_leftover};
+pub use next_step::{
+    Action, Step, given_back, is_draining, is_removed, next_step, without_leftover,
+};
 pub use node_budget::{Capped, NodeBudget};
 pub use pod_plan::{Blocker, Left, PodPlan, plan_pods};
 pub use policy::{

@@ -90,7 +90,7 @@ mod cancelled {
 }
 
 /// Decides about a node.
-pub fn decide(node: &Node, policies: &[Policy], now: Timestamp) -> Step {
+pub fn next_step(node: &Node, policies: &[Policy], now: Timestamp) -> Step {
     let Some(drain_facts) = node.drain_facts.as_deref() else {
         return Step::Rest;
     };
@@ -156,7 +156,7 @@ pub fn without_leftover(drain_facts: &NodeDrainFacts) -> Option<Change> {
 
 /// Whether a drain of this session is to go on evicting, by the node as it is stored.
 pub fn is_draining(node: &Node, session: &str, policies: &[Policy], now: Timestamp) -> bool {
-    matches!(decide(node, policies, now), Step::Action(Action::Continue(record)) if *record.session == *session)
+    matches!(next_step(node, policies, now), Step::Action(Action::Continue(record)) if *record.session == *session)
 }
 
 /// The message of the condition `DrainScheduled`, as draino writes it.

@@ -108,6 +108,11 @@ impl NodeBudget {
         self.leads_since = since;
     }
 
+    /// Whether this process leads.
+    pub fn leads(&self) -> bool {
+        self.leads_since.is_some()
+    }
+
     /// Updates a node, with its record if it [plans a drain](Record::plans) that affects others.
     pub fn see(&mut self, name: &NodeName, drain_facts: &NodeDrainFacts, plan: Option<&Record>) {
         self.plan(name, plan);

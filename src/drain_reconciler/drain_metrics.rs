@@ -47,6 +47,11 @@ impl DrainMetrics {
                 &["result", "cause"],
             )?,
         };
+        let ends =
+            [("succeeded", "evicted"), ("succeeded", "node_deleted"), ("failed", "deadline")];
+        for (result, cause) in ends {
+            metrics.causes.with_label_values(&[result, cause]);
+        }
         registry.register(Box::new(metrics.causes.clone()))?;
         Ok(metrics)
     }

@@ -23,8 +23,8 @@ use unstored::Unstored;
 
 use crate::cluster::Watched;
 use crate::drain::{
-    Action, Change, DrainPhase, NodeBudget, Policy, Record, Report, Step, decide, is_draining,
-    is_removed,
+    Action, Change, DrainPhase, NodeBudget, Policy, Record, Report, Step, is_draining, is_removed,
+    next_step,
 };
 use crate::informer::NodeListener;
 use crate::model::{Node, NodeName};
@@ -60,12 +60,24 @@ impl Drains {
         self.node_budget.lock().lead(Some(now));
     }
 
+    /// This process leads no more; steps may still be under way.
+    pub(crate) fn stand_by(&self) {
+        self.node_budget.lock().lead(None);
+    }
+
+    /// Forgets what belongs to the work of a term. No step may be under way.
+    pub(crate) fn forget_work(&self) {
+        self.due.clear();
+        self.unstored.clear();
+        self.node_budget.lock().forget_claims();
+    }
+
     /// What is to be done about a node.
     pub(crate) fn step(&self, node: &Node, now: Timestamp) -> Step {
         let Some(recalled) = self.unstored.recall(node, now) else {
-            return decide(node, &self.policies, now);
+            return next_step(node, &self.policies, now);
         };
-        let step = decide(&recalled, &self.policies, now);
+        let step = next_step(&recalled, &self.policies, now);
         // A node that is being removed is left alone, and needs no record.
         if node.drain_facts.as_deref().is_some_and(is_removed) {
             return step;
@@ -108,24 +120,21 @@ impl NodeListener for Drains {
         &self.watched
     }
 
-    fn see(&self, node: &Node, leads: bool, now: Timestamp) {
-        if !leads {
-            self.unstored.clear();
-        }
+    fn see(&self, node: &Node, now: Timestamp) {
         let recalled = self.unstored.recall(node, now);
         let Some(drain_facts) = &recalled.as_ref().unwrap_or(node).drain_facts else { return };
         let record = Record::believed(drain_facts, &self.policies, now);
         let plan = record.filter(|record| record.plans(drain_facts, &self.policies));
-        let mut node_budget = self.node_budget.lock();
-        if !leads {
-            node_budget.lead(None);
-        }
-        node_budget.see(&node.name, drain_facts, plan.as_ref());
+        self.node_budget.lock().see(&node.name, drain_facts, plan.as_ref());
     }
 
     /// If it was being drained, it is drained now; who leads says so.
-    fn gone(&self, node: &Node, leads: bool, now: Timestamp) {
-        self.node_budget.lock().forget(&node.name);
+    fn gone(&self, node: &Node, now: Timestamp) {
+        let leads = {
+            let mut node_budget = self.node_budget.lock();
+            node_budget.forget(&node.name);
+            node_budget.leads()
+        };
         let recalled = self.unstored.recall(node, now);
         self.unstored.forget(&node.name);
         if let Some(drain_facts) = recalled.as_ref().unwrap_or(node).drain_facts.as_deref()

@@ -8,7 +8,6 @@ use dashmap::DashMap;
 use parking_lot::Mutex;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use tokio::sync::OnceCell;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
@@ -23,6 +22,7 @@ use crate::evict::Schedule;
 use crate::informer::Facts;
 use crate::model::{Budget, Node, NodeName};
 use crate::pipeline::{Fired, Outcome, Runner};
+use crate::shared_reads::SharedReads;
 
 mod look;
 mod plan;
@@ -36,7 +36,7 @@ const AT_ONCE: usize = 16;
 const IN_A_ROW: usize = 12;
 /// A node that is refused by a cap asks again after this; nothing is requested for it.
 const UNTIL_ROOM: Duration = Duration::from_secs(1);
-/// Pause between failed tries of a step.
+/// Pause between failed attempts of a step.
 const BACKOFF: Backoff =
     Backoff { first: Duration::from_millis(250), most: Duration::from_secs(30) };
 
@@ -48,7 +48,8 @@ pub(crate) struct DrainReconciler {
     drains: Arc<Drains>,
     api: Api,
     owners: Arc<OwnerLookup>,
-    budgets: Arc<Mutex<Option<AskedBudgets>>>,
+    /// The budgets of all namespaces.
+    budgets: Arc<SharedReads<(), Result<Arc<[Budget]>, RequestError>>>,
     /// What was found of a node's pods, by node, while its steps meet conflicts. A write then follows
     /// its read at once: otherwise a node that others write to all the time is never cordoned.
     pod_plans: Arc<DashMap<NodeName, PlannedPods, RandomState>>,
@@ -60,9 +61,6 @@ pub(crate) struct DrainReconciler {
     /// Names sessions.
     sessions: Arc<Mutex<StdRng>>,
 }
-
-/// When the budgets of all namespaces were asked for, and the answer.
-type AskedBudgets = (Instant, Arc<OnceCell<Result<Arc<[Budget]>, RequestError>>>);
 
 #[derive(Clone, Debug, Default)]
 struct RetryState {
@@ -133,7 +131,8 @@ impl DrainReconciler {
         seed: u128,
     ) -> Self {
         let owners = Arc::new(OwnerLookup::new(api.clone()));
-        let (budgets, pod_plans) = <(Arc<_>, Arc<_>)>::default();
+        let budgets = Arc::new(SharedReads::new(under_way::BUDGETS_FRESH));
+        let pod_plans = Arc::default();
         let mut sessions = StdRng::from_seed(wide(seed));
         // The pauses of a node are told from those of others by this hash.
         let [a, b, c, d] = sessions.random();
@@ -158,23 +157,23 @@ impl DrainReconciler {
         format!("{:016x}", self.sessions.lock().random::<u64>()).into()
     }
 
-    /// Brings a node as far as it goes now, after so many failed tries in a row.
+    /// Brings a node as far as it goes now, after so many failed attempts in a row.
     async fn advance(&self, name: &NodeName, failures: u32) -> Outcome<()> {
-        let tries = failures + 1;
-        match self.steps(name, tries).await {
+        let attempts = failures + 1;
+        match self.steps(name, attempts).await {
             Ok(StepResult::RetryAfter(pause)) => again(pause, failures),
-            Ok(StepResult::Busy(pause)) => again(pause, tries),
+            Ok(StepResult::Busy(pause)) => again(pause, attempts),
             Ok(StepResult::Continue(_) | StepResult::Done) => Outcome::Done,
             Err(error) => {
                 let who = self.retry_states.hasher().hash_one(name);
-                let pause = BACKOFF.pause(tries, who.into());
-                if tries == 1 {
+                let pause = BACKOFF.pause(attempts, who.into());
+                if attempts == 1 {
                     warn!(node = %name, %error, ?pause, "a step of the node's drain failed; \
                         retrying until it succeeds");
                 } else {
-                    debug!(node = %name, %error, tries, ?pause, "a step failed again");
+                    debug!(node = %name, %error, attempts, ?pause, "a step failed again");
                 }
-                again(pause, tries)
+                again(pause, attempts)
             }
         }
     }
@@ -187,7 +186,7 @@ impl DrainReconciler {
         change(&mut self.retry_states.entry(name.clone()).or_default())
     }
 
-    async fn steps(&self, name: &NodeName, tries: u32) -> Result<StepResult, RequestError> {
+    async fn steps(&self, name: &NodeName, attempts: u32) -> Result<StepResult, RequestError> {
         let Some((known, _)) = self.facts.view.node_alone(name) else {
             self.retry_states.remove(name);
             self.restraints.remove(name);
@@ -252,7 +251,7 @@ impl DrainReconciler {
                 }
             }
             let is_conflict =
-                matches!(&result, Err(RequestError::Status(answer)) if answer.code == 409);
+                matches!(&result, Err(RequestError::Status(answer)) if answer.is_conflict());
             if !is_conflict {
                 self.pod_plans.remove(name);
             }
@@ -280,14 +279,14 @@ impl DrainReconciler {
                     {
                         self.drains.settle(&stored.node, self.facts.clock.now());
                     }
-                    self.drains.reporter.step_failed(&stored.node, what, &error, tries);
+                    self.drains.reporter.step_failed(&stored.node, what, &error, attempts);
                     return Err(error);
                 }
             };
         }
         // Somebody writes to it all the time.
         let who = self.retry_states.hasher().hash_one(name);
-        Ok(StepResult::Busy(BACKOFF.pause(tries, who.into())))
+        Ok(StepResult::Busy(BACKOFF.pause(attempts, who.into())))
     }
 
     /// How long a write has to wait since the node is written to too often.

@@ -124,10 +124,10 @@ impl Reporter {
         }
     }
 
-    /// What tells others of the drain was refused for the `tries`th time, and is kept in memory: its
+    /// What tells others of the drain was refused for the `attempts`th time, and is kept in memory: its
     /// `record`, or its `mark`.
-    pub(super) fn unstored(&self, node: &Node, what: &'static str, error: &str, tries: u32) {
-        if !tries.is_power_of_two() || !self.recorder.is_news(node.uid, what) {
+    pub(super) fn unstored(&self, node: &Node, what: &'static str, error: &str, attempts: u32) {
+        if !attempts.is_power_of_two() || !self.recorder.is_news(node.uid, what) {
             return;
         }
         let (reason, message) = if what == "mark" {
@@ -153,11 +153,12 @@ impl Reporter {
         node: &Node,
         what: &'static str,
         error: &RequestError,
-        tries: u32,
+        attempts: u32,
     ) {
-        // A drain takes long, and its tries are many: with growing pauses there is always an event of
+        // A drain takes long, and its attempts are many: with growing pauses there is always an event of
         // the last hour, and never a hundred.
-        if what == "drain" && !tries.is_power_of_two() || !self.recorder.is_news(node.uid, what) {
+        if what == "drain" && !attempts.is_power_of_two() || !self.recorder.is_news(node.uid, what)
+        {
             return;
         }
         match what {

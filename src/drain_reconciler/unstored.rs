@@ -40,7 +40,7 @@ struct Missing {
     annotations: Option<Annotations>,
     /// Whether `DrainScheduled` should be `True`.
     scheduled: Option<bool>,
-    tries: u32,
+    attempts: u32,
     /// When they are retried.
     again: Timestamp,
 }
@@ -101,18 +101,23 @@ impl Unstored {
         now: Timestamp,
         change: impl FnOnce(&mut Missing),
     ) -> u32 {
-        let fresh =
-            || Missing { uid: node.uid, annotations: None, scheduled: None, tries: 0, again: now };
+        let fresh = || Missing {
+            uid: node.uid,
+            annotations: None,
+            scheduled: None,
+            attempts: 0,
+            again: now,
+        };
         let mut missing = self.nodes.entry(node.name.clone()).or_insert_with(fresh);
         if missing.uid != node.uid {
             *missing = fresh();
         }
         if was_refused {
-            missing.tries = missing.tries.saturating_add(1);
-            missing.again = later(now, BACKOFF.pause(missing.tries, node.uid.0));
+            missing.attempts = missing.attempts.saturating_add(1);
+            missing.again = later(now, BACKOFF.pause(missing.attempts, node.uid.0));
         }
         change(&mut missing);
-        missing.tries
+        missing.attempts
     }
 
     /// The annotations of the node were stored.

@@ -3,31 +3,29 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ahash::AHashMap;
-use parking_lot::Mutex;
-use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
 use super::{Failure, Requests};
 use crate::model::{Node, NodeName};
+use crate::shared_reads::SharedReads;
 
-/// How long after the start of its request a response may be shared. Pods of one node become due
-/// together, and get their place in the window within about this time.
+/// How long after the start of its request a response may be shared, also by those who wait for it: a
+/// request that hangs must not delay the pods that become due later. Pods of one node become due together,
+/// and get their place in the window within about this time.
 const SHARED_FOR: Duration = Duration::from_secs(1);
 
 type Answer = Result<Option<Arc<Node>>, Failure>;
 
-/// A read of a node, in flight or just finished.
+/// Shared reads of nodes from the API server.
 #[derive(Debug)]
-struct Question {
-    begun: Instant,
-    answer: Arc<OnceCell<Answer>>,
+pub(super) struct Confirmations {
+    reads: SharedReads<NodeName, Answer>,
 }
 
-/// Shared reads of nodes from the API server.
-#[derive(Debug, Default)]
-pub(super) struct Confirmations {
-    asked: Mutex<AHashMap<NodeName, Question>>,
+impl Default for Confirmations {
+    fn default() -> Self {
+        Self { reads: SharedReads::new(SHARED_FOR) }
+    }
 }
 
 impl Confirmations {
@@ -42,20 +40,9 @@ impl Confirmations {
         since: Instant,
         requests: &impl Requests,
     ) -> Answer {
-        let answer = {
-            let mut asked = self.asked.lock();
-            let now = Instant::now();
-            asked.retain(|_, question| now - question.begun < SHARED_FOR);
-            match asked.get(name) {
-                Some(question) if question.begun >= since => Arc::clone(&question.answer),
-                _ => {
-                    let answer = Arc::default();
-                    let question = Question { begun: now, answer: Arc::clone(&answer) };
-                    asked.insert(name.clone(), question);
-                    answer
-                }
-            }
-        };
-        answer.get_or_init(|| async { Ok(requests.node(name).await?.map(Arc::new)) }).await.clone()
+        let read = async { Ok(requests.node(name).await?.map(Arc::new)) };
+        self.reads
+            .get(name, |last| last.begun >= since && last.begun.elapsed() < SHARED_FOR, read)
+            .await
     }
 }

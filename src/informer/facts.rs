@@ -1,14 +1,14 @@
 //! The facts about nodes and pods, as they count at the current time.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-
 use jiff::Timestamp;
+use parking_lot::Mutex;
+use tokio::time::Instant;
 
 use crate::clock::Clock;
 use crate::cluster::watch::Source;
 use crate::cluster::{NodeSeen, PodSeen, View};
 use crate::config::Compat;
-use crate::model::{Anchors, Node, Pod};
+use crate::model::{Anchors, Node, Pod, later};
 use crate::taint::anchor::{self, CLOCKS_APART, Past};
 use crate::taint::record;
 
@@ -17,26 +17,28 @@ pub(crate) struct Facts {
     pub clock: Clock,
     pub compat: Compat,
     pub view: View,
-    /// The API server's clock is ahead of the one that is kept, by its last word.
-    is_behind: AtomicBool,
+    /// The API server's time by its last response, and when it came.
+    server_time: Mutex<Option<(Instant, Timestamp)>>,
 }
 
 impl Facts {
     pub(crate) fn new(clock: Clock, compat: Compat) -> Self {
-        Self { clock, compat, view: View::default(), is_behind: AtomicBool::new(false) }
+        Self { clock, compat, view: View::default(), server_time: Mutex::default() }
     }
 
     /// Takes in the API server's time.
     pub(crate) fn heard_time(&self, server: Timestamp) {
-        let behind = server.duration_since(self.clock.now());
-        self.is_behind.store(behind > CLOCKS_APART, Ordering::Relaxed);
+        *self.server_time.lock() = Some((Instant::now(), server));
     }
 
     /// Whether the clock that is kept is behind, by the API server's last word. What is seen first by such
     /// a clock lasts as long as it should by the same clock, but by another one it would have been seen
     /// long ago.
     pub(crate) fn clock_is_behind(&self) -> bool {
-        self.is_behind.load(Ordering::Relaxed)
+        let heard = *self.server_time.lock();
+        heard.is_some_and(|(at, server)| {
+            later(server, at.elapsed()).duration_since(self.clock.now()) > CLOCKS_APART
+        })
     }
 
     /// Has a version of a node count as it does for who reads it now.

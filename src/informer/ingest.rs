@@ -20,9 +20,9 @@ pub(crate) trait NodeListener: Send + Sync {
     /// What it has to have read of a node.
     fn watched(&self) -> &Watched;
     /// Takes in a version of a node, before it is stored.
-    fn see(&self, node: &Node, leads: bool, now: Timestamp);
+    fn see(&self, node: &Node, now: Timestamp);
     /// Takes in that a node is gone.
-    fn gone(&self, node: &Node, leads: bool, now: Timestamp);
+    fn gone(&self, node: &Node, now: Timestamp);
 }
 
 /// Who has to know of pods that others evict.
@@ -162,7 +162,7 @@ impl Ingest {
         let name = node.name.clone();
         self.facts.see_node(&mut node);
         if let Some(listener) = &self.listener {
-            listener.see(&node, self.queues.leads(), self.facts.clock.now());
+            listener.see(&node, self.facts.clock.now());
         }
         if self.facts.store_node(node, by, self.queues.leads()) == NodeSeen::Changed {
             self.queues.node_written(name);
@@ -177,7 +177,7 @@ impl Ingest {
             self.queues.node_changed(name.clone());
         }
         if let (Some(listener), Some((node, _))) = (&self.listener, before) {
-            listener.gone(&node, self.queues.leads(), self.facts.clock.now());
+            listener.gone(&node, self.facts.clock.now());
             self.queues.node_changed(name.clone());
         }
     }

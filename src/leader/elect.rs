@@ -181,7 +181,7 @@ impl Candidate {
                                 return Held { opens: Some(Instant::now() + silent), ..held };
                             }
                             // Another was faster, and the next look tells who.
-                            Err(RequestError::Status(answer)) if answer.code == 409 => {
+                            Err(RequestError::Status(answer)) if answer.is_conflict() => {
                                 (false, said.clone())
                             }
                             Err(error) => (true, error.to_string()),

@@ -379,7 +379,7 @@ impl EventLane {
                 Ok(()) => self.metrics.count("sent"),
                 Err(error) => {
                     self.metrics.count("failed");
-                    tracing::debug!(%error, "event was not taken");
+                    tracing::debug!(%error, "cannot create an event");
                 }
             }
         }

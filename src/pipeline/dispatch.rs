@@ -35,10 +35,13 @@ pub(super) fn dispatch<K: Sharded>(
         match channel.try_send(key) {
             Ok(()) => {}
             Err(TrySendError::Disconnected(_)) => return,
-            Err(TrySendError::Full(key)) => select! {
-                send(channel, key) -> sent => if sent.is_err() { return },
-                recv(stop) -> _ => return,
-            },
+            Err(TrySendError::Full(key)) => {
+                queue.count_full_channel();
+                select! {
+                    send(channel, key) -> sent => if sent.is_err() { return },
+                    recv(stop) -> _ => return,
+                }
+            }
         }
     }
 }

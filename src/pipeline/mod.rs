@@ -31,4 +31,4 @@ pub use runner::{AFTER_PANIC, Panicked, Runner};
 pub use shard::{SHARDS, shard_of};
 pub use timed::{Armed, Fired, Outcome, Scheduled, TimedQueue, Token};
 pub use work_queue::WorkQueue;
-pub use workers::{Failure, Handler, Pipeline, ShardLoad};
+pub use workers::{Failure, Handler, Pipeline};

@@ -144,11 +144,11 @@ mod tests {
         let (runner, queue, stop) = (Runner::alone(), Queue::default(), CancellationToken::new());
         let begin = Instant::now();
         queue.arm("n1", begin, ());
-        let tries = Arc::new(AtomicUsize::new(0));
+        let attempts = Arc::new(AtomicUsize::new(0));
         let work = move |_: &Fired<_, _>| {
-            let tries = Arc::clone(&tries);
+            let attempts = Arc::clone(&attempts);
             async move {
-                assert!(tries.fetch_add(1, Relaxed) > 0, "on purpose");
+                assert!(attempts.fetch_add(1, Relaxed) > 0, "on purpose");
                 Outcome::Done
             }
         };

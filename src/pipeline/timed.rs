@@ -67,7 +67,7 @@ pub struct Fired<K, V> {
     pub value: V,
     /// When it was due. Never in the future.
     pub due: Instant,
-    /// How many tries in a row have failed before, as the last completion said.
+    /// How many attempts in a row have failed before, as the last completion said.
     pub failures: u32,
 }
 
@@ -92,7 +92,7 @@ pub enum Outcome<V> {
         not_before: Instant,
         /// What to hand out then.
         value: V,
-        /// How many tries in a row have failed. It goes with the floor: a key that was disarmed
+        /// How many attempts in a row have failed. It goes with the floor: a key that was disarmed
         /// starts at none.
         failures: u32,
     },

@@ -41,6 +41,7 @@ pub struct WorkQueue<K> {
     /// The length of the list, for who must not wait for the lock.
     depth: AtomicUsize,
     adds: AtomicU64,
+    full_channels: AtomicU64,
 }
 
 struct State<K> {
@@ -76,6 +77,7 @@ impl<K: Clone + Eq + Hash> WorkQueue<K> {
             changed: Condvar::new(),
             depth: AtomicUsize::new(0),
             adds: AtomicU64::new(0),
+            full_channels: AtomicU64::new(0),
         }
     }
 
@@ -206,6 +208,17 @@ impl<K> WorkQueue<K> {
     /// was queued already, or that is queued again anyway, is not one.
     pub fn adds(&self) -> u64 {
         self.adds.load(Ordering::Relaxed)
+    }
+
+    /// How many keys that were taken had to wait since the start, because the channel to their worker was
+    /// full.
+    pub fn full_channels(&self) -> u64 {
+        self.full_channels.load(Ordering::Relaxed)
+    }
+
+    /// A key that was taken waits for its worker.
+    pub(super) fn count_full_channel(&self) {
+        self.full_channels.fetch_add(1, Ordering::Relaxed);
     }
 }
 

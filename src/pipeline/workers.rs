@@ -20,7 +20,6 @@ use std::fmt;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 
 use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded, select};
@@ -63,7 +62,8 @@ pub trait Handler: Send + Sync + 'static {
 /// The running threads. Stops them when dropped.
 pub struct Pipeline<N: Sharded, P: Sharded> {
     control: Arc<Control<N, P>>,
-    shards: Vec<Shard<N, P>>,
+    /// The receiving ends of the shards' channels.
+    channels: Vec<(Receiver<N>, Receiver<P>)>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -74,32 +74,6 @@ struct Control<N, P> {
     /// Dropped to stop.
     running: Mutex<Option<Sender<Infallible>>>,
     failure: watch::Sender<Option<Failure>>,
-}
-
-/// The receiving ends of a shard's channels, and what came out of them.
-struct Shard<N, P> {
-    nodes: Receiver<N>,
-    pods: Receiver<P>,
-    counts: Arc<Counts>,
-}
-
-#[derive(Default)]
-struct Counts {
-    nodes: AtomicU64,
-    pods: AtomicU64,
-}
-
-/// What a shard has to do and has done.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ShardLoad {
-    /// Node items in its channel.
-    pub nodes_waiting: usize,
-    /// Pod items in its channel.
-    pub pods_waiting: usize,
-    /// Node items handled since the start.
-    pub nodes_handled: u64,
-    /// Pod items handled since the start.
-    pub pods_handled: u64,
 }
 
 /// A thread of the pipeline panicked. The pipeline has stopped for good; the process must end with
@@ -138,7 +112,7 @@ impl<N: Sharded, P: Sharded> Pipeline<N, P> {
                 running: Mutex::new(Some(running)),
                 failure: watch::Sender::new(None),
             }),
-            shards: Vec::with_capacity(SHARDS),
+            channels: Vec::with_capacity(SHARDS),
             threads: Mutex::new(Vec::with_capacity(SHARDS + 2)),
         };
 
@@ -150,12 +124,7 @@ impl<N: Sharded, P: Sharded> Pipeline<N, P> {
         for (shard, ((_, nodes), (_, pods))) in
             node_channels.into_iter().zip(pod_channels).enumerate()
         {
-            let counts = Arc::new(Counts::default());
-            pipeline.shards.push(Shard {
-                nodes: nodes.clone(),
-                pods: pods.clone(),
-                counts: Arc::clone(&counts),
-            });
+            pipeline.channels.push((nodes.clone(), pods.clone()));
             let worker = Worker {
                 shard,
                 handler: Arc::clone(handler),
@@ -163,7 +132,6 @@ impl<N: Sharded, P: Sharded> Pipeline<N, P> {
                 nodes,
                 pods,
                 stop: stop.clone(),
-                counts,
             };
             let runtime = runtime.clone();
             pipeline.spawn(format!("shard-{shard}"), move || {
@@ -216,17 +184,6 @@ impl<N: Sharded, P: Sharded> Pipeline<N, P> {
         failure.map_or(Ok(()), Err)
     }
 
-    /// What each shard has to do and has done, for metrics.
-    pub fn load(&self) -> Vec<ShardLoad> {
-        let load = |shard: &Shard<N, P>| ShardLoad {
-            nodes_waiting: shard.nodes.len(),
-            pods_waiting: shard.pods.len(),
-            nodes_handled: shard.counts.nodes.load(Ordering::Relaxed),
-            pods_handled: shard.counts.pods.load(Ordering::Relaxed),
-        };
-        self.shards.iter().map(load).collect()
-    }
-
     /// Runs `body` on a thread of its own. When that ends, for whatever reason, all others do.
     fn spawn(&self, name: String, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
         let control = Arc::clone(&self.control);
@@ -253,10 +210,11 @@ impl<N: Sharded, P: Sharded> Drop for Pipeline<N, P> {
 
 impl<N: Sharded, P: Sharded> fmt::Debug for Pipeline<N, P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let waiting = self.channels.iter().map(|(nodes, pods)| (nodes.len(), pods.len()));
         f.debug_struct("Pipeline")
             .field("nodes", &self.control.nodes)
             .field("pods", &self.control.pods)
-            .field("shards", &self.load())
+            .field("waiting", &waiting.collect::<Vec<_>>())
             .finish_non_exhaustive()
     }
 }
@@ -293,7 +251,6 @@ struct Worker<H: Handler> {
     nodes: Receiver<H::Node>,
     pods: Receiver<H::Pod>,
     stop: Stop,
-    counts: Arc<Counts>,
 }
 
 impl<H: Handler> Worker<H> {
@@ -330,13 +287,11 @@ impl<H: Handler> Worker<H> {
 
     fn node(&self, node: &H::Node) {
         self.handler.node(self.shard, node);
-        self.counts.nodes.fetch_add(1, Ordering::Relaxed);
         self.control.nodes.done(node);
     }
 
     fn pod(&self, pod: &H::Pod) {
         self.handler.pod(self.shard, pod);
-        self.counts.pods.fetch_add(1, Ordering::Relaxed);
         self.control.pods.done(pod);
     }
 

@@ -31,7 +31,7 @@ pub fn is_node_judged_alike(before: &Node, after: &Node) -> bool {
         taints,
         since_annotation,
         drain_facts,
-        // For verdicts it matters by the anchors only; `drain::decide` reads it.
+        // For verdicts it matters by the anchors only; `drain::next_step` reads it.
         ready,
         // It does not change for one UID.
         name: _,

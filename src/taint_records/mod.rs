@@ -69,34 +69,34 @@ impl RecordLane {
         runner.run_due("record", queue, AT_ONCE, stop, work).await;
     }
 
-    /// Writes the record of one node, after so many tries in a row that failed.
+    /// Writes the record of one node, after so many attempts in a row that failed.
     async fn bring_up_to_date(
         &self,
         undone: &Mutex<Undone>,
         name: &NodeName,
         failures: u32,
     ) -> Outcome<()> {
-        let tries = failures + 1;
-        let pause = BACKOFF.pause(tries, spread_by(name.as_str()));
+        let attempts = failures + 1;
+        let pause = BACKOFF.pause(attempts, spread_by(name.as_str()));
         match self.write(undone, name).await {
             Ok(Written::Needless) => return Outcome::Done,
             Ok(Written::Now { pause }) => return again(pause.max(UNTIL_SEEN), 0),
             Ok(Written::Outdated) => {
-                debug!(node = %name, tries, ?pause,
+                debug!(node = %name, attempts, ?pause,
                     "the node has changed since; its record waits until the watch shows it");
             }
-            Ok(Written::ByWrongClock) if tries == 1 => {
+            Ok(Written::ByWrongClock) if attempts == 1 => {
                 warn!(node = %name, "the clock is behind the API server's, so the \
                     node's record of when its taints began is not written; a restart now \
                     would count anew");
             }
-            Err(error) if tries == 1 => {
+            Err(error) if attempts == 1 => {
                 warn!(node = %name, %error, ?pause, "cannot store when the node's taints \
                     began; after a restart, deadlines would count from then");
             }
             Ok(Written::ByWrongClock) | Err(_) => {}
         }
-        again(pause, tries)
+        again(pause, attempts)
     }
 
     /// Brings the node's annotation to what it should be.

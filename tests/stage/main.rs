@@ -9,6 +9,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod drains;
+mod metrics;
 mod process;
 mod refused;
 mod taints;

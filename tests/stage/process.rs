@@ -1,6 +1,7 @@
 //! The shipped controller on an embedded cluster, in one thread and in virtual time. Tests can observe the
 //! requests between the two.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -145,6 +146,20 @@ impl Process {
     /// Why it is not ready; nothing if it is.
     pub(crate) fn not_ready(&self) -> Vec<String> {
         self.readiness.reasons()
+    }
+
+    /// The metrics that it serves, each with the values of its labels.
+    pub(crate) fn labels(&self) -> BTreeMap<String, BTreeMap<String, BTreeSet<String>>> {
+        let mut families = BTreeMap::new();
+        for family in self.registry.gather() {
+            let labels: &mut BTreeMap<_, BTreeSet<_>> =
+                families.entry(family.name().to_owned()).or_default();
+            for label in family.get_metric().iter().flat_map(|metric| metric.get_label()) {
+                let values = labels.entry(label.name().to_owned()).or_default();
+                values.insert(label.value().to_owned());
+            }
+        }
+        families
     }
 
     /// The sum of a metric that it serves, over all its labels that these are among.

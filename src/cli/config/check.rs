@@ -145,7 +145,7 @@ fn rows(policy: &Policy, now: Timestamp) -> Vec<(&'static str, String)> {
         AtDeadline::DeleteRest => "then remaining pods are deleted, even against budgets",
     };
     rows.push(("deadline", format!("{deadline}, {then}")));
-    let tries = match policy.retry.attempts {
+    let attempts = match policy.retry.attempts {
         1 => "never".to_owned(),
         attempts => format!(
             "{attempts} attempts, after {} to {}",
@@ -153,7 +153,7 @@ fn rows(policy: &Policy, now: Timestamp) -> Vec<(&'static str, String)> {
             format_duration(policy.retry.most)
         ),
     };
-    rows.push(("retry", tries));
+    rows.push(("retry", attempts));
     rows
 }
 

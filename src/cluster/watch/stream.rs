@@ -31,7 +31,7 @@ pub(super) enum Change {
 
 /// Why a watch stream ended.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum End {
+pub(in crate::cluster) enum End {
     /// The server ended it, as asked or because it lagged.
     Closed,
     /// The version is too old: only a new list helps.
@@ -48,6 +48,10 @@ pub(super) enum End {
 }
 
 impl End {
+    /// All labels, for the metrics that show each of them from the start.
+    pub(in crate::cluster) const LABELS: [&str; 6] =
+        ["closed", "expired", "idle", "rewound", "garbled", "failed"];
+
     pub(super) fn label(&self) -> &'static str {
         match self {
             Self::Closed => "closed",

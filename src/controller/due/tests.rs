@@ -463,7 +463,7 @@ async fn of_what_was_held_when_leadership_was_lost_nothing_is_left() {
     bench.shared.schedule.evict_for_drain(std::slice::from_ref(&a), &drain());
     seconds(1).await;
     assert_eq!((bench.timers().len(), bench.shared.schedule.backlog.len()), (2, 2));
-    bench.shared.queues.stand_by();
+    bench.shared.stand_by();
     bench.shared.forget_work();
     assert!(bench.timers().is_empty() && bench.shared.schedule.backlog.is_empty());
     go();

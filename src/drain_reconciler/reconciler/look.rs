@@ -131,20 +131,10 @@ impl DrainReconciler {
     /// The budgets of all namespaces, no older than this. Who asks at the same time shares one answer,
     /// also a bad one.
     pub(super) async fn budgets(&self, no_older: Duration) -> Result<Arc<[Budget]>, RequestError> {
-        let answer = {
-            let mut asked = self.budgets.lock();
-            match &*asked {
-                Some((begun, answer)) if begun.elapsed() < no_older || !answer.initialized() => {
-                    Arc::clone(answer)
-                }
-                _ => {
-                    let answer = Arc::default();
-                    *asked = Some((Instant::now(), Arc::clone(&answer)));
-                    answer
-                }
-            }
-        };
-        answer.get_or_init(|| async { Ok(self.api.list_budgets().await?.into()) }).await.clone()
+        let read = async { Ok(self.api.list_budgets().await?.into()) };
+        self.budgets
+            .get(&(), |last| last.begun.elapsed() < no_older || last.answer().is_none(), read)
+            .await
     }
 }
 

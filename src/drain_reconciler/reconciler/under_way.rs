@@ -21,7 +21,7 @@ use crate::model::{Budget, DrainPod, Node, NodeName, PodRef, Uid, later, second_
 /// Who remains on a node is said this often at the most.
 const SAID_AGAIN: Duration = Duration::from_secs(60);
 /// Budgets are read again when they are older, while pods of drained nodes wait for them.
-const BUDGETS_FRESH: Duration = Duration::from_secs(3);
+pub(super) const BUDGETS_FRESH: Duration = Duration::from_secs(3);
 /// The pods of a node that is drained are listed this often at the most.
 const LIST_EVERY: Duration = Duration::from_secs(1);
 

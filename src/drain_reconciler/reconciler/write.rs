@@ -55,9 +55,9 @@ impl DrainReconciler {
                     if written.node.drain_facts.as_deref().is_none_or(is_whole) {
                         unstored.annotated(name);
                     } else {
-                        let tries = unstored.keep(&written.node, wanted, true, now);
+                        let attempts = unstored.keep(&written.node, wanted, true, now);
                         let cause = "it was removed or changed at once, perhaps by a webhook";
-                        self.drains.reporter.unstored(node, "record", cause, tries);
+                        self.drains.reporter.unstored(node, "record", cause, attempts);
                     }
                     return Ok(written);
                 }
@@ -82,9 +82,9 @@ impl DrainReconciler {
             unstored.annotated(name);
             return Ok(written);
         }
-        let tries = unstored.keep(node, wanted, cause.is_some(), now);
+        let attempts = unstored.keep(node, wanted, cause.is_some(), now);
         if let Some(cause) = cause {
-            self.drains.reporter.unstored(node, "record", &cause, tries);
+            self.drains.reporter.unstored(node, "record", &cause, attempts);
         }
         Ok(written)
     }
@@ -110,8 +110,8 @@ impl DrainReconciler {
                 }
                 Err(error) => return Err(error),
             };
-        let tries = unstored.keep_mark(&stored.node, scheduled, now);
-        self.drains.reporter.unstored(&stored.node, "mark", &cause, tries);
+        let attempts = unstored.keep_mark(&stored.node, scheduled, now);
+        self.drains.reporter.unstored(&stored.node, "mark", &cause, attempts);
         Ok(StepResult::Continue(written))
     }
 

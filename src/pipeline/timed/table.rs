@@ -382,7 +382,7 @@ impl<V: Clone> Stage<V> {
         }
     }
 
-    /// How many tries have failed before the countdown.
+    /// How many attempts have failed before the countdown.
     fn failures(&self) -> u32 {
         match self {
             Self::Retrying(retry) => retry.failures,
