@@ -16,7 +16,7 @@ use tokio::time::Instant;
 /// A read, in flight or answered.
 #[derive(Debug)]
 pub(crate) struct Read<V> {
-    /// When its request was sent, or soon after.
+    /// No later than its request was sent.
     pub begun: Instant,
     answer: Arc<OnceCell<V>>,
 }
@@ -128,10 +128,6 @@ mod tests {
         let (given_up, answered) = tokio::join!(impatient, server.get("a", |_| true));
         assert!(given_up.is_err());
         assert_eq!(answered, 1);
-        assert_eq!(
-            server.get("a", |_| true).await,
-            1,
-            "the second request began two seconds later"
-        );
+        assert_eq!(server.1.load(Ordering::Relaxed), 2, "one request each");
     }
 }

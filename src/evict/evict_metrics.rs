@@ -210,7 +210,8 @@ impl Collector for BacklogGauge {
     fn collect(&self) -> Vec<MetricFamily> {
         let counts = self.backlog.counts(self.kind);
         self.gauge.reset();
-        let none = self.states.iter().map(|state| (state.label(), 0));
+        let labels = self.states.iter().map(|state| state.label()).chain(["held"]);
+        let none = labels.map(|label| (label, 0));
         for (state, count) in none.chain(counts) {
             let count = i64::try_from(count).unwrap_or(i64::MAX);
             self.gauge.with_label_values(&[state]).set(count);

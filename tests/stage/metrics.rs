@@ -39,10 +39,10 @@ async fn every_label_and_value_is_documented_and_no_other() {
     for (name, served) in process.labels() {
         let row = table.lines().find_map(|line| line.strip_prefix(&format!("| `{name}` | ")));
         let Some(row) = row else { continue };
-        let mut cells = row.split(" | ").skip(1);
-        let (labels, meaning) = (cells.next().unwrap(), cells.collect::<Vec<_>>().join(" "));
+        let mut cells = row.split('|').skip(1);
+        let (labels, meaning) = (cells.next().unwrap(), cells.next().unwrap());
         let labels: BTreeSet<_> = labels.split('`').skip(1).step_by(2).collect();
-        let documented = words(&meaning);
+        let documented = words(meaning);
         let names: BTreeSet<_> =
             served.keys().map(String::as_str).filter(|name| *name != "le").collect();
         assert_eq!(names, labels, "labels of {name}");
