@@ -13,6 +13,7 @@
 //! - [`evict`]: carries out verdicts: counts down, checks again, patches, deletes, retries.
 //! - `taint_records`: records on nodes when their taints began, so that deadlines survive a restart.
 //! - `drain_reconciler`: executes the steps that `drain` decides: cordons, drains, uncordons.
+//! - `dry_run`: what stands in the place of writes where nothing is written.
 //! - [`leader`]: elects one of several replicas with a lease.
 //! - [`observe`]: metrics, events, HTTP endpoints, logs.
 //! - `other_managers`: notices another controller that evicts pods for NoExecute taints too.
@@ -37,6 +38,7 @@ pub mod config;
 pub mod controller;
 pub mod drain;
 mod drain_reconciler;
+mod dry_run;
 pub mod evict;
 mod informer;
 pub mod leader;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use asking::Asking;
 
 use crate::cluster::{Api, CredentialsError, Permission, RequestError};
+use crate::config::DryRun;
 use crate::drain::format_duration;
 
 mod asking;
@@ -66,6 +67,16 @@ const fn on_leases(verb: &'static str) -> Permission {
     Permission { verb, group: "coordination.k8s.io", resource: "leases", subresource: "" }
 }
 
+/// The permissions that a dry run needs: to read what a run reads, and to create events if it is to.
+pub fn dry_run_permissions(drains: bool, events: bool) -> Vec<Permission> {
+    let is_needed = |needed: &Permission| {
+        let Permission { verb, resource, .. } = *needed;
+        matches!(verb, "get" | "list" | "watch") || events && resource == "events"
+    };
+    let for_drains = if drains { drain_permissions() } else { &[] };
+    permissions().iter().chain(for_drains).copied().filter(is_needed).collect()
+}
+
 /// The cluster cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum PreflightError {
@@ -111,6 +122,9 @@ pub enum PreflightError {
     /// Permissions are missing.
     #[error("missing permission: {0}; apply the ClusterRole in deploy/kustomize/base")]
     Missing(String),
+    /// Permissions for a dry run are missing.
+    #[error("missing permission: {0}; apply the ClusterRole in deploy/kustomize/dry-run")]
+    MissingForDryRun(String),
     /// Permissions for drains are missing.
     #[error(
         "missing permission: {0}; drain policies need the component \
@@ -140,15 +154,21 @@ fn after(waited: Duration) -> String {
 }
 
 /// Checks every permission that is needed: with `election`, those for the lease in that namespace; with
-/// `drains`, those for drains. Waits for a server that is unreachable, overloaded or still starting.
+/// `drains`, those for drains; for a `dry_run` only those to read. Waits for a server that is unreachable, overloaded or still starting.
 pub(crate) async fn check(
     api: &Api,
     server: &str,
     election: Option<&str>,
     drains: bool,
+    dry_run: Option<DryRun>,
     wait: Duration,
 ) -> Result<(), PreflightError> {
     let asking = Asking::new(api, server, wait);
+    if let Some(DryRun { events }) = dry_run {
+        let lacking = asking.missing(&dry_run_permissions(drains, events), "").await?;
+        let is_missing = !lacking.is_empty();
+        return if is_missing { Err(PreflightError::MissingForDryRun(lacking)) } else { Ok(()) };
+    }
     let lacking = asking.missing(permissions(), "").await?;
     if !lacking.is_empty() {
         return Err(PreflightError::Missing(lacking));
@@ -196,7 +216,7 @@ mod tests {
     }
 
     async fn checked(api: &Api, drains: bool) -> Result<(), String> {
-        let outcome = check(api, "server", None, drains, Duration::ZERO).await;
+        let outcome = check(api, "server", None, drains, None, Duration::ZERO).await;
         outcome.map_err(|error| error.to_string())
     }
 
@@ -208,5 +228,23 @@ mod tests {
         assert!(error.contains("missing permission: list poddisruptionbudgets.policy;"), "{error}");
         assert!(error.contains("components/drain"), "{error}");
         assert_eq!(checked(&lacking(""), true).await, Ok(()));
+    }
+
+    #[tokio::test]
+    async fn a_dry_run_asks_for_rights_to_read_only() {
+        let api = lacking("events");
+        let checked = async |drains, events| {
+            let dry_run = Some(DryRun { events });
+            check(&api, "server", None, drains, dry_run, Duration::ZERO).await
+        };
+        assert!(checked(true, false).await.is_ok());
+        let error = checked(false, true).await.unwrap_err().to_string();
+        assert!(error.contains("missing permission: create events;"), "{error}");
+        assert!(error.contains("deploy/kustomize/dry-run"), "{error}");
+        for (drains, count) in [(false, 6), (true, 9)] {
+            let needed = dry_run_permissions(drains, false);
+            assert_eq!(needed.len(), count, "{needed:?}");
+            assert!(needed.iter().all(|right| ["get", "list", "watch"].contains(&right.verb)));
+        }
     }
 }

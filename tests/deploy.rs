@@ -74,6 +74,35 @@ fn assert_grants_exactly(rules: &[PolicyRule], needed: &[Permission]) {
 }
 
 #[test]
+fn a_dry_run_has_rights_to_read_and_no_others() {
+    let role: ClusterRole = manifest("../dry-run/clusterrole.yaml");
+    let rules = role.rules.unwrap();
+    assert_grants_exactly(&rules, &preflight::dry_run_permissions(true, false));
+    let lease: Role = manifest("../dry-run/role.yaml");
+    let leases = lease.rules.unwrap();
+    for rule in rules.iter().chain(&leases) {
+        let reads = |verb: &String| ["get", "list", "watch"].contains(&verb.as_str());
+        assert!(rule.verbs.iter().all(reads), "{rule:?}");
+    }
+    let [lease_rule] = leases.as_slice() else { panic!("one rule: {leases:?}") };
+    assert_eq!(lease_rule.resource_names, Some(vec!["kube-controller-manager".to_owned()]));
+    let account: ServiceAccount = manifest("../dry-run/serviceaccount.yaml");
+    let binding: ClusterRoleBinding = manifest("../dry-run/clusterrolebinding.yaml");
+    assert_eq!(Some(&binding.role_ref.name), role.metadata.name.as_ref());
+    let of_lease: RoleBinding = manifest("../dry-run/rolebinding.yaml");
+    assert_eq!(of_lease.metadata.namespace, lease.metadata.namespace);
+    assert_eq!(Some(&of_lease.role_ref.name), lease.metadata.name.as_ref());
+    assert_eq!(of_lease.subjects, binding.subjects);
+    let [subject] = binding.subjects.as_deref().unwrap() else { panic!("one subject") };
+    assert_eq!(Some(&subject.name), account.metadata.name.as_ref());
+    assert_eq!(subject.namespace, account.metadata.namespace);
+    let deployment: Deployment = manifest("../dry-run/deployment.yaml");
+    let pod = deployment.spec.unwrap().template.spec.unwrap();
+    assert_eq!(pod.service_account_name, account.metadata.name);
+    assert!(pod.containers[0].args.as_ref().unwrap().contains(&"--dry-run".to_owned()));
+}
+
+#[test]
 fn the_role_grants_the_one_lease_where_the_program_looks_for_it() {
     let role: Role = manifest("role.yaml");
     let rules = role.rules.unwrap();
@@ -172,7 +201,7 @@ fn only_namespaces_with_the_label_reach_the_port_of_the_pods() {
 
 #[test]
 fn every_manifest_is_named_in_its_kustomization() {
-    for folder in ["base", "components/drain"] {
+    for folder in ["base", "components/drain", "dry-run"] {
         let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("deploy/kustomize").join(folder);
         let text = std::fs::read_to_string(path.join("kustomization.yaml")).unwrap();
         for file in std::fs::read_dir(path).unwrap() {

@@ -1,5 +1,6 @@
 //! `ostrakon run`.
 
+use std::future::pending;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,12 +8,13 @@ use std::time::Duration;
 use anyhow::{Context, anyhow};
 use clap::{ArgAction, Args};
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::sleep;
 use tracing::{info, warn};
 
 use super::drain::DrainArguments;
 use super::{duration, limits};
 use crate::cluster::connect;
-use crate::config::{Compat, Config, Election};
+use crate::config::{Compat, Config, DryRun, Election};
 use crate::controller;
 use crate::leader::Times;
 use crate::observe::{LogFormat, LogLevel, start_logs};
@@ -91,6 +93,21 @@ pub(super) struct Arguments {
 
     #[command(flatten)]
     drain: DrainArguments,
+
+    /// Decide everything and write nothing: no eviction, no cordon, no record, no lease. It needs only
+    /// rights to read, and may run beside a working manager, which it observes. See docs/dry-run.md
+    #[arg(long, help_heading = "Dry run")]
+    dry_run: bool,
+
+    /// End the dry run after this time, as by SIGTERM [default: it runs until a signal stops it]
+    #[arg(long = "for", value_name = "DURATION", value_parser = duration, requires = "dry_run",
+        help_heading = "Dry run")]
+    dry_run_for: Option<Duration>,
+
+    /// Create Kubernetes events that say what would have been done. Their reasons begin with DryRun. This
+    /// needs the right to create events, and nothing else is written
+    #[arg(long, requires = "dry_run", help_heading = "Dry run")]
+    dry_run_events: bool,
 }
 
 impl Arguments {
@@ -160,6 +177,7 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<()> {
         election: arguments.leader_elect.then_some(election),
         pod_uid: arguments.pod_uid.or(from_pod),
         instance: std::env::var("HOSTNAME").unwrap_or_else(|_| "ostrakon".to_owned()),
+        dry_run: arguments.dry_run.then_some(DryRun { events: arguments.dry_run_events }),
         settings,
     };
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -167,13 +185,13 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<()> {
         .enable_all()
         .build()
         .context("cannot start the I/O threads; check the process and memory limits")?;
-    let outcome = runtime.block_on(until_stopped(&config));
+    let outcome = runtime.block_on(until_stopped(&config, arguments.dry_run_for));
     // After a second signal, do not wait for tasks that are still running.
     runtime.shutdown_timeout(Duration::from_millis(100));
     outcome
 }
 
-async fn until_stopped(config: &Config) -> anyhow::Result<()> {
+async fn until_stopped(config: &Config, run_for: Option<Duration>) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
     let mut hangup = signal(SignalKind::hangup()).context("cannot listen for SIGHUP")?;
@@ -196,7 +214,14 @@ async fn until_stopped(config: &Config) -> anyhow::Result<()> {
             return Ok(());
         }
     };
+    let time_is_over = async {
+        match run_for {
+            Some(time) => sleep(time).await,
+            None => pending().await,
+        }
+    };
     tokio::select! {
+        () = time_is_over => info!("stopping: the time of --for is over"),
         name = next() => info!(signal = name, "stopping; another signal ends the process at once"),
         failure = running.failed() => {
             return Err(failure.into());

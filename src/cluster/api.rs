@@ -163,6 +163,9 @@ pub enum RequestError {
     /// A harmful write was not sent, since evictions and cordons are paused.
     #[error("not sent: evictions and cordons are paused")]
     Paused,
+    /// A write was not sent, since this is a dry run.
+    #[error("not sent: this is a dry run, which only reads")]
+    DryRun,
 }
 
 /// The condition by which a pod's owner and its users see why it goes.
@@ -496,7 +499,7 @@ impl Api {
             Err(RequestError::Status(answer)) => answer.code.to_string(),
             Err(RequestError::Timeout(_)) => "timeout".to_owned(),
             // Nothing was sent.
-            Err(RequestError::NotLeading | RequestError::Paused) => return,
+            Err(RequestError::NotLeading | RequestError::Paused | RequestError::DryRun) => return,
             Err(
                 RequestError::Transport(_)
                 | RequestError::WrongPeer(_)

@@ -1,4 +1,5 @@
-//! The gate for writes: open always, or only while a lease is held. Harmful writes can be paused besides.
+//! The gate for writes: open always, or only while a lease is held, or never in a dry run. Harmful writes
+//! can be paused besides.
 //!
 //! It is checked at the moment of writing, not when the work starts. A write may start until the renew
 //! deadline, and must be answered before another replica can take the lease. Both count from when the last
@@ -37,6 +38,10 @@ pub struct Sent {
 enum State {
     Open,
     Shut,
+    /// A dry run: for good, whatever happens to a lease. Only events may be created, if they are asked for.
+    ReadOnly {
+        events: bool,
+    },
     /// Writes may begin, and end.
     Leased(Lease),
     /// No write may begin. Those under way may end within the lease.
@@ -59,6 +64,19 @@ impl WriteGate {
     /// Shut, until [`WriteGate::grant`]. `wall` is the system's wall clock.
     pub fn shut(wall: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
         Self::new(State::Shut, wall)
+    }
+
+    /// Never open: a dry run only reads. With `events` it may create events, and nothing else.
+    pub fn read_only(events: bool) -> Self {
+        Self::new(State::ReadOnly { events }, || Timestamp::MIN)
+    }
+
+    /// For a dry run, whether it may create events; `None` if this is no dry run.
+    pub(super) fn reads_only(&self) -> Option<bool> {
+        match *self.state.borrow() {
+            State::ReadOnly { events } => Some(events),
+            _ => None,
+        }
     }
 
     fn new(state: State, wall: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
@@ -85,7 +103,7 @@ impl WriteGate {
     /// Opens it after a renewal of the lease. Writes may begin until `begin_within` after that was
     /// sent, and end until `end_within` after that.
     pub fn grant(&self, sent: Sent, begin_within: Duration, end_within: Duration) {
-        self.state.send_replace(State::Leased(Lease { sent, begin_within, end_within }));
+        self.set(State::Leased(Lease { sent, begin_within, end_within }));
     }
 
     /// Lets no write begin. Those under way have the time that the last grant gave them.
@@ -93,13 +111,21 @@ impl WriteGate {
         self.state.send_modify(|state| match *state {
             State::Open => *state = State::Shut,
             State::Leased(lease) => *state = State::Closing(lease),
-            State::Shut | State::Closing(_) => {}
+            State::Shut | State::Closing(_) | State::ReadOnly { .. } => {}
+        });
+    }
+
+    fn set(&self, new: State) {
+        self.state.send_modify(|state| {
+            if !matches!(state, State::ReadOnly { .. }) {
+                *state = new;
+            }
         });
     }
 
     /// Lets no write begin, and ends those under way: another may hold the lease already.
     pub fn revoke(&self) {
-        self.state.send_replace(State::Shut);
+        self.set(State::Shut);
     }
 
     /// How long a write may take that begins now, unless the lease is renewed meanwhile; `None` if
@@ -107,7 +133,7 @@ impl WriteGate {
     pub fn left(&self) -> Option<Duration> {
         let lease = match *self.state.borrow() {
             State::Open => return Some(Duration::MAX),
-            State::Shut | State::Closing(_) => return None,
+            State::Shut | State::Closing(_) | State::ReadOnly { .. } => return None,
             State::Leased(lease) => lease,
         };
         let elapsed = self.elapsed(lease.sent)?;
@@ -121,7 +147,7 @@ impl WriteGate {
         loop {
             let left = match *state.borrow_and_update() {
                 State::Open => None,
-                State::Shut => return,
+                State::Shut | State::ReadOnly { .. } => return,
                 State::Leased(lease) | State::Closing(lease) => {
                     let elapsed = self.elapsed(lease.sent).unwrap_or(Duration::MAX);
                     Some(lease.end_within.saturating_sub(elapsed))
@@ -251,6 +277,19 @@ mod tests {
         gate.grant(gate.sending(), BEGIN, END);
         tokio::time::advance(Duration::from_secs(4)).await;
         assert_eq!(gate.left(), Some(Duration::from_secs(11)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nothing_opens_the_gate_of_a_dry_run() {
+        let gate = WriteGate::read_only(false);
+        gate.grant(gate.sending(), BEGIN, END);
+        assert_eq!((gate.left(), gate.reads_only()), (None, Some(false)));
+        gate.close();
+        gate.revoke();
+        assert_eq!((gate.left(), gate.reads_only()), (None, Some(false)));
+        gate.ended().await;
+        assert_eq!(WriteGate::read_only(true).left(), None, "events are no other writes");
+        assert_eq!(WriteGate::open().reads_only(), None);
     }
 
     #[test]

@@ -56,6 +56,13 @@ pub struct Election {
     pub times: Times,
 }
 
+/// A dry run: everything is decided, nothing is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DryRun {
+    /// Create events that say what would have been done. They are the only thing that is written then.
+    pub events: bool,
+}
+
 /// Everything that can be configured for a run of the controller.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -75,6 +82,8 @@ pub struct Config {
     pub pod_uid: Option<String>,
     /// Name of this process in events: the pod's name, or the host's.
     pub instance: String,
+    /// A dry run; `None` for a run that writes.
+    pub dry_run: Option<DryRun>,
     /// What the configuration file sets.
     pub settings: Settings,
 }

@@ -19,13 +19,14 @@ use super::failure::{Failed, StartError, ended, flatten};
 use super::holds::holds;
 use super::requests::{ApiRequests, ByEvents};
 use super::state::Shared;
-use super::work::{Hands, Work};
+use super::work::{Hands, WorkParts};
+use super::would_evict::WouldEvict;
 use crate::clock::{Clock, system_time};
 use crate::clock_watch::{self, Skew};
 use crate::cluster::{self, Api, Cluster, WriteGate, watch};
-use crate::config::{Config, Election};
+use crate::config::{Config, DryRun, Election};
 use crate::drain_reconciler::DrainMetrics;
-use crate::evict::{self, Evictor, Window};
+use crate::evict::{self, Window};
 use crate::informer::{Nodes, Pods};
 use crate::leader::{self, Candidate, Identity, Term};
 use crate::observe::{Event, EventLane, EventMetrics, Gate, Readiness, Recorder};
@@ -95,16 +96,31 @@ impl Prepared {
     ) -> Result<Self, StartError> {
         let cluster_metrics = cluster::Metrics::register(registry)?;
         let election = config.election.clone();
-        let elects = election.is_some();
         let wall = Arc::clone(&surroundings.wall);
-        let gate = if elects { WriteGate::shut(move || wall()) } else { WriteGate::open() };
+        let dry_run = config.dry_run;
+        let election = election.filter(|_| dry_run.is_none());
+        let elects = election.is_some();
+        let gate = if let Some(DryRun { events }) = dry_run {
+            WriteGate::read_only(events)
+        } else if elects {
+            WriteGate::shut(move || wall())
+        } else {
+            WriteGate::open()
+        };
         let api = Api::new(cluster.client, cluster_metrics.clone()).gated(gate.clone());
         let drains = !config.settings.policies.is_empty();
         let clock = surroundings.clock.clone();
         let event_metrics = EventMetrics::register(registry)?;
         let (recorder, lane) = Recorder::new(&config.instance, event_metrics, clock.clone());
+        let recorder = match dry_run {
+            Some(DryRun { events }) => recorder.dry_run(events),
+            None => recorder,
+        };
         let mut shared =
             Shared::new(clock, config.compat, recorder.clone(), holds(&Arc::default()));
+        if dry_run.is_some() {
+            shared = shared.writing_nothing();
+        }
         if drains {
             let metrics = DrainMetrics::register(registry)?;
             shared = shared.draining_by(config.settings.policies.clone().into(), metrics);
@@ -118,14 +134,14 @@ impl Prepared {
         controller_metrics::register(registry, facts, queues, schedule, &window)?;
         let evict_metrics = evict::Metrics::register(registry, &schedule.backlog)?;
         other_managers::register(registry, &shared.others)?;
-        let leader_metrics = leader::Metrics::register(registry, !elects)?;
+        let leader_metrics = leader::Metrics::register(registry, !elects && dry_run.is_none())?;
         let panics = Panics::register(registry)?;
         let namespace = election.as_ref().map(|election| election.namespace.as_str());
         let lease = namespace.map(str::to_owned);
         let mut skew = Skew::register(registry, recorder.clone(), lease)?;
 
         let (server, wait) = (&cluster.server, config.api_server_wait);
-        preflight::check(&api, server, namespace, drains, wait).await?;
+        preflight::check(&api, server, namespace, drains, dry_run, wait).await?;
         let wall = Arc::clone(&surroundings.wall);
         let held_back = clock_watch::align(&shared.kept_time(), &api, &mut skew, || wall()).await;
         Ok(Self {
@@ -157,15 +173,6 @@ impl Prepared {
         let Surroundings { clock, wall, identity, hands, seed } = self.surroundings;
         let watched = shared.drains.as_ref().map(|drains| Arc::clone(&drains.watched));
         let requests = ApiRequests { api: api.clone(), watched };
-        let evictor = Arc::new(Evictor::new(
-            shared.newest_facts(),
-            requests,
-            ByEvents(recorder.clone()),
-            Arc::clone(&shared.schedule.backlog),
-            evict_metrics,
-            clock.clone(),
-            Arc::clone(&window),
-        ));
         let (stop, blind) = (CancellationToken::new(), CancellationToken::new());
         let in_flight = TaskTracker::new();
         let listed = [CancellationToken::new(), CancellationToken::new()];
@@ -187,10 +194,12 @@ impl Prepared {
         let resign = CancellationToken::new();
         // One term at a time: the next one begins after the work of the one before has ended.
         let (terms, terms_to_work) = mpsc::channel(1);
-        let work = Work {
+        let parts = WorkParts {
             shared: Arc::clone(&shared),
             api: api.clone(),
-            evictor,
+            notices: ByEvents(recorder.clone()),
+            evict_metrics,
+            window: Arc::clone(&window),
             listed: listed.clone(),
             in_flight: in_flight.clone(),
             panics: self.panics,
@@ -198,7 +207,13 @@ impl Prepared {
             hands,
             seed,
         };
-        let work = tokio::spawn(work.run(terms_to_work, stop.clone()));
+        let work = match &shared.facts.unwritten {
+            None => tokio::spawn(parts.sending(requests).run(terms_to_work, stop.clone())),
+            Some(unwritten) => {
+                let recorded = WouldEvict::new(requests, Arc::clone(unwritten));
+                tokio::spawn(parts.sending(recorded).run(terms_to_work, stop.clone()))
+            }
+        };
         let clocks =
             clock_watch::run(shared.kept_time(), api.clone(), self.held_back, skew, move || wall());
         let clocks = tokio::spawn(stop.clone().run_until_cancelled_owned(clocks).map(drop));

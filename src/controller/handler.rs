@@ -156,7 +156,8 @@ impl Decider {
                 return;
             }
             let entry = self.schedule.backlog.get(pod, CauseKind::Taint);
-            let sent = entry.is_some_and(|entry| entry.state == State::Sent);
+            let sent =
+                entry.is_some_and(|entry| matches!(entry.state, State::Sent | State::WouldEvict));
             let cancelled = self.schedule.disarm(&pod.node, pod.uid, CauseKind::Taint);
             self.schedule.backlog.leave(&pod.node, pod.uid, CauseKind::Taint);
             if cancelled && !sent && matches!(kept, Kept::NoTaints | Kept::Tolerated) {

@@ -22,6 +22,7 @@ mod requests;
 mod run;
 mod state;
 mod work;
+mod would_evict;
 
 pub use engine::{Engine, Prepared, Surroundings};
 pub use failure::{Failed, StartError};

@@ -69,7 +69,7 @@ fn refused(error: RequestError) -> Failure {
 
 /// What a failed request means for an eviction.
 #[allow(clippy::needless_pass_by_value)] // For use with `map_err`.
-fn failure(error: RequestError) -> Failure {
+pub(super) fn failure(error: RequestError) -> Failure {
     let message = error.to_string();
     let retry = |kind: FailureKind, after: Option<Duration>| Failure::Retry {
         kind,
@@ -94,7 +94,7 @@ fn failure(error: RequestError) -> Failure {
             retry(FailureKind::Connection, None)
         }
         RequestError::Body(_) | RequestError::TooLarge(_) => retry(FailureKind::Unexpected, None),
-        RequestError::NotLeading => retry(FailureKind::NotLeading, None),
+        RequestError::NotLeading | RequestError::DryRun => retry(FailureKind::NotLeading, None),
         RequestError::Paused => Failure::Paused,
     }
 }

@@ -31,7 +31,7 @@ pub struct Running {
 /// # Errors
 /// See [`StartError`].
 pub async fn start(cluster: Cluster, config: &Config) -> Result<Running, StartError> {
-    let registry = Registry::new();
+    let registry = registry(config.dry_run.is_some())?;
     register_process(&registry)?;
     let readiness = Readiness::default();
     let reached = readiness.gate("API server");
@@ -45,6 +45,9 @@ pub async fn start(cluster: Cluster, config: &Config) -> Result<Running, StartEr
     let surroundings = Surroundings::of_process(config);
     let prepared = Prepared::new(cluster, config, surroundings, &registry).await?;
     reached.open();
+    if config.dry_run.is_some() {
+        info!("dry run: nothing is written, no lease is taken");
+    }
     info!(%address, server, version = env!("CARGO_PKG_VERSION"),
         rules = config.compat.rules(), "started");
     Ok(Running { engine: prepared.begin(gates, &readiness), endpoints, served, address })
@@ -74,6 +77,16 @@ impl Running {
         let _ = timeout(Duration::from_secs(1), self.served).await;
         stopped
     }
+}
+
+/// Where metrics are registered. Those of a dry run have names and a label of their own: no alert and no sum
+/// takes them for a real run's.
+fn registry(is_dry_run: bool) -> prometheus::Result<Registry> {
+    if !is_dry_run {
+        return Ok(Registry::new());
+    }
+    let labels = [("dry_run".to_owned(), "true".to_owned())];
+    Registry::new_custom(Some("dry_run".to_owned()), Some(labels.into()))
 }
 
 #[cfg(target_os = "linux")]

@@ -48,6 +48,15 @@ impl Shared {
         }
     }
 
+    /// In a dry run: what would be written to nodes is kept in memory.
+    pub(super) fn writing_nothing(mut self) -> Self {
+        let Facts { clock, compat, .. } = &*self.facts;
+        let mut facts = Facts::new(clock.clone(), *compat);
+        facts.unwritten = Some(Arc::default());
+        self.facts = Arc::new(facts);
+        self
+    }
+
     /// With cordon and drain by these policies.
     pub(super) fn draining_by(mut self, policies: Arc<[Policy]>, metrics: DrainMetrics) -> Self {
         let reporter = Reporter { recorder: self.recorder.clone(), metrics };

@@ -12,21 +12,21 @@ use super::due::take_due;
 use super::failure::{Failed, ended};
 use super::handler::Decider;
 use super::newest_facts::NewestFacts;
-use super::requests::{ApiRequests, ByEvents};
+use super::requests::ByEvents;
 use super::state::Shared;
 use crate::cluster::{Api, WriteGate};
 use crate::drain_reconciler::{self, DrainReconciler};
-use crate::evict::{self, Evictor};
+use crate::evict::{self, Evictor, Requests, Window};
 use crate::informer::WorkQueues;
 use crate::leader::Term;
 use crate::pipeline::{Panics, Pipeline, Runner, SHARDS, work_inline};
 use crate::taint_records::RecordLane;
 
 /// The work of a controller, through all its terms.
-pub(super) struct Work {
+pub(super) struct Work<A> {
     pub(super) shared: Arc<Shared>,
     pub(super) api: Api,
-    pub(super) evictor: Arc<Evictor<NewestFacts, ApiRequests, ByEvents>>,
+    pub(super) evictor: Arc<Evictor<NewestFacts, A, ByEvents>>,
     /// Cancelled once the nodes are known, and once the pods are.
     pub(super) listed: [CancellationToken; 2],
     /// Evictions and records in flight.
@@ -37,6 +37,38 @@ pub(super) struct Work {
     pub(super) hands: Hands,
     /// Tells this controller's jitter from that of others.
     pub(super) seed: u128,
+}
+
+/// All that work needs but the requests of evictions.
+pub(super) struct WorkParts {
+    pub(super) shared: Arc<Shared>,
+    pub(super) api: Api,
+    pub(super) notices: ByEvents,
+    pub(super) evict_metrics: evict::Metrics,
+    pub(super) window: Arc<Window>,
+    pub(super) listed: [CancellationToken; 2],
+    pub(super) in_flight: TaskTracker,
+    pub(super) panics: Panics,
+    pub(super) gate: WriteGate,
+    pub(super) hands: Hands,
+    pub(super) seed: u128,
+}
+
+impl WorkParts {
+    /// Work whose evictions send these requests.
+    pub(super) fn sending<A: Requests>(self, requests: A) -> Work<A> {
+        let Self { shared, api, listed, in_flight, panics, gate, hands, seed, .. } = self;
+        let evictor = Arc::new(Evictor::new(
+            shared.newest_facts(),
+            requests,
+            self.notices,
+            Arc::clone(&shared.schedule.backlog),
+            self.evict_metrics,
+            shared.facts.clock.clone(),
+            self.window,
+        ));
+        Work { shared, api, evictor, listed, in_flight, panics, gate, hands, seed }
+    }
 }
 
 /// Who handles what is in the work queues.
@@ -75,7 +107,7 @@ impl Hands {
     }
 }
 
-impl Work {
+impl<A: Requests + 'static> Work<A> {
     /// Works in each of the `terms` until `stop`. Then it takes no new work and returns; what is in
     /// flight goes on.
     ///
@@ -148,7 +180,10 @@ impl Work {
             recorder: shared.recorder.clone(),
             api: api.clone(),
         };
-        tasks.spawn(lane.run(pods_listed, over.clone(), runner.clone()));
+        // A dry run records nothing: what it has seen first is forgotten when it ends.
+        if facts.unwritten.is_none() {
+            tasks.spawn(lane.run(pods_listed, over.clone(), runner.clone()));
+        }
         {
             let work = async {
                 tokio::select! {

@@ -27,6 +27,7 @@ use crate::shared_reads::SharedReads;
 mod look;
 mod plan;
 mod restraint;
+mod stored;
 mod under_way;
 mod write;
 

@@ -185,12 +185,20 @@ impl Reporter {
     }
 
     fn normal(&self, node: &Node, reason: &'static str, message: &str) {
-        info!(node = %node.name, reason, "{message}");
+        if self.recorder.is_dry_run() {
+            info!(node = %node.name, reason, dry_run = true, "would report: {message}");
+        } else {
+            info!(node = %node.name, reason, "{message}");
+        }
         self.send(node, "Normal", reason, message);
     }
 
     fn warning(&self, node: &Node, reason: &'static str, message: &str) {
-        warn!(node = %node.name, reason, "{message}");
+        if self.recorder.is_dry_run() {
+            warn!(node = %node.name, reason, dry_run = true, "would report: {message}");
+        } else {
+            warn!(node = %node.name, reason, "{message}");
+        }
         self.send(node, "Warning", reason, message);
     }
 

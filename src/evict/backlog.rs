@@ -28,6 +28,8 @@ pub enum State {
     SeveralBudgets,
     /// The API server accepted the request, or has no such pod. Waiting for the watch to show it.
     Sent,
+    /// A dry run: it would have been sent, and was not.
+    WouldEvict,
 }
 
 impl State {
@@ -40,6 +42,7 @@ impl State {
             Self::Blocked => "blocked",
             Self::SeveralBudgets => "several_budgets",
             Self::Sent => "sent",
+            Self::WouldEvict => "would_evict",
         }
     }
 }

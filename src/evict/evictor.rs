@@ -35,6 +35,8 @@ const WEBHOOK: Backoff = Backoff { first: Duration::from_secs(4), most: Duration
 const UNTIL_ONE_BUDGET: Duration = Duration::from_secs(60);
 /// How long to wait for the watch to show an accepted eviction before the pod is read.
 const UNTIL_SEEN: Duration = Duration::from_secs(30);
+/// How often a dry run looks again at a pod that it would have evicted. The watch shows when it is gone.
+const UNTIL_LOOKED_AGAIN: Duration = Duration::from_secs(600);
 /// How long to wait for the view if the API server has newer data.
 const UNTIL_CAUGHT_UP: Duration = Duration::from_secs(1);
 /// How long an eviction that a pause stopped on its way waits before it is queued again.
@@ -57,6 +59,12 @@ pub enum Outcome {
 
 /// The requests of evictions.
 pub trait Requests: Send + Sync {
+    /// Called at the end of an eviction. A dry run, which has sent nothing, records it here and returns
+    /// true.
+    fn record(&self, _pod: &PodRef, _cause: &Cause) -> bool {
+        false
+    }
+
     /// Reads the pod; `None` if it is gone, even if another pod has its name.
     fn pod(&self, pod: &PodRef) -> impl Future<Output = Result<Option<Pod>, Failure>> + Send;
 
@@ -187,6 +195,17 @@ impl<R: Recheck, A: Requests, N: Notices> Evictor<R, A, N> {
                 }
                 self.wait(eviction, State::Sent, UNTIL_SEEN)
             }
+            Ok(End::Recorded) => self.wait(eviction, State::WouldEvict, UNTIL_LOOKED_AGAIN),
+            Ok(End::Sent(cause)) if self.requests.record(pod, &cause) => {
+                let result = cause.method().result();
+                info!(%pod, uid = %pod.uid, node = %pod.node, %cause, result, dry_run = true,
+                    "would evict");
+                self.metrics.ended(kind, result);
+                if kind == CauseKind::Taint {
+                    self.metrics.deleted_by_taint(past.due.elapsed());
+                }
+                self.wait(eviction, State::WouldEvict, UNTIL_LOOKED_AGAIN)
+            }
             Ok(End::Sent(cause)) => {
                 let result = cause.method().result();
                 info!(%pod, uid = %pod.uid, node = %pod.node, %cause, "pod {result}");
@@ -231,6 +250,9 @@ impl<R: Recheck, A: Requests, N: Notices> Evictor<R, A, N> {
             Ok(wanted) => wanted,
             Err(spared) => return Ok(End::Spared(spared)),
         };
+        if past.state == State::WouldEvict {
+            return Ok(End::Recorded);
+        }
         let mut stored = None;
         if past.state == State::Sent {
             // The watch has not shown the accepted eviction yet. Read the pod before sending it twice.
@@ -452,6 +474,8 @@ enum End {
     AlreadyGone,
     /// The API server accepted the request, for this cause.
     Sent(Cause),
+    /// A dry run has recorded it already.
+    Recorded,
 }
 
 #[cfg(test)]

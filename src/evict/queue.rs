@@ -98,7 +98,7 @@ impl<T: Copy> Queue<T> {
         });
         let is_retry = was_tried || known.is_some_and(|(state, _)| state != State::Due);
         let attempt = match known {
-            Some((State::Sent, _)) => Attempt::Poll,
+            Some((State::Sent | State::WouldEvict, _)) => Attempt::Poll,
             Some((_, true)) => Attempt::Again,
             _ => Attempt::First,
         };

@@ -47,6 +47,11 @@ impl Schedule {
         }
     }
 
+    /// Has a node decided about again.
+    pub(crate) fn node_changed(&self, name: &NodeName) {
+        self.queues.node_changed(name.clone());
+    }
+
     pub(crate) fn timers_of(&self, node: &NodeName) -> &EvictionTimers {
         &self.timers[shard_of(node.as_str())]
     }

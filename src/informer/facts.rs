@@ -1,5 +1,7 @@
 //! The facts about nodes and pods, as they count at the current time.
 
+use std::sync::Arc;
+
 use jiff::Timestamp;
 use parking_lot::Mutex;
 use tokio::time::Instant;
@@ -8,6 +10,7 @@ use crate::clock::Clock;
 use crate::cluster::watch::Source;
 use crate::cluster::{NodeSeen, PodSeen, View};
 use crate::config::Compat;
+use crate::dry_run::Unwritten;
 use crate::model::{Anchors, Node, Pod, later};
 use crate::taint::anchor::{self, CLOCKS_APART, Past};
 use crate::taint::record;
@@ -17,13 +20,16 @@ pub(crate) struct Facts {
     pub clock: Clock,
     pub compat: Compat,
     pub view: View,
+    /// In a dry run, what would have been written to nodes.
+    pub unwritten: Option<Arc<Unwritten>>,
     /// The API server's time by its last response, and when it came.
     server_time: Mutex<Option<(Instant, Timestamp)>>,
 }
 
 impl Facts {
     pub(crate) fn new(clock: Clock, compat: Compat) -> Self {
-        Self { clock, compat, view: View::default(), server_time: Mutex::default() }
+        let (view, server_time) = (View::default(), Mutex::default());
+        Self { clock, compat, view, unwritten: None, server_time }
     }
 
     /// Takes in the API server's time.
@@ -46,6 +52,9 @@ impl Facts {
         if node.drain_facts.is_some() {
             let known = self.view.node_alone(&node.name);
             node.seen_at(self.clock.now(), known.as_ref().map(|(known, _)| &**known));
+        }
+        if let Some(unwritten) = &self.unwritten {
+            unwritten.apply(node);
         }
     }
 

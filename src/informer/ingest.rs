@@ -176,6 +176,9 @@ impl Ingest {
         if view.remove_node(name, uid) == NodeSeen::Changed {
             self.queues.node_changed(name.clone());
         }
+        if let Some(unwritten) = self.facts.unwritten.as_ref().filter(|_| before.is_some()) {
+            unwritten.forget(name);
+        }
         if let (Some(listener), Some((node, _))) = (&self.listener, before) {
             listener.gone(&node, self.facts.clock.now());
             self.queues.node_changed(name.clone());

@@ -35,6 +35,12 @@ const DRAIN_COMPONENT: &str = "ostrakon";
 const REASON: &str = "TaintManagerEviction";
 /// Reason of the event about another controller that evicts pods for NoExecute taints.
 const OTHER_MANAGER: &str = "OtherTaintManager";
+/// Component of the events of a dry run.
+const DRY_RUN_COMPONENT: &str = "ostrakon-dry-run";
+/// What the reasons of a dry run's events begin with.
+const DRY_RUN_REASON: &str = "DryRun";
+/// What the messages of a dry run's events begin with.
+const DRY_RUN_MESSAGE: &str = "Dry run, nothing was done: ";
 
 /// Counters of events. Clones share them.
 #[derive(Clone, Debug)]
@@ -88,6 +94,8 @@ pub struct Recorder {
     instance: Arc<str>,
     serial: Arc<AtomicU64>,
     repeats: Arc<Repeats>,
+    /// In a dry run, whether events are sent.
+    dry_run: Option<bool>,
 }
 
 /// Something that happened to a node.
@@ -123,8 +131,21 @@ impl Recorder {
             instance: Arc::from(instance),
             serial: Arc::default(),
             repeats: Arc::new(Repeats::new()),
+            dry_run: None,
         };
         (recorder, EventLane { events, metrics })
+    }
+
+    /// For a dry run, which does none of what its events say: they are made only if it is to `send` them, and
+    /// by their component, reason and message nobody takes them for those of a real run.
+    #[must_use]
+    pub fn dry_run(self, send: bool) -> Self {
+        Self { dry_run: Some(send), ..self }
+    }
+
+    /// Whether this is a dry run.
+    pub fn is_dry_run(&self) -> bool {
+        self.dry_run.is_some()
     }
 
     /// The pod is being evicted: upstream's event, with the reason in full beside it.
@@ -313,6 +334,9 @@ impl Recorder {
     }
 
     fn send(&self, namespace: &str, about: &str, component: &str, content: &Value) {
+        if self.dry_run == Some(false) {
+            return;
+        }
         let now = self.clock.now();
         let serial = self.serial.fetch_add(1, Ordering::Relaxed);
         let mut object = content.clone();
@@ -320,6 +344,14 @@ impl Recorder {
         let about: String = about.chars().take(200).collect();
         let about = about.trim_end_matches(['-', '.']);
         let nanos = u64::try_from(now.as_nanosecond()).unwrap_or_default();
+        let component = if self.is_dry_run() {
+            let text = |field: &str| content[field].as_str().unwrap_or_default().to_owned();
+            object["reason"] = json!(format!("{DRY_RUN_REASON}{}", text("reason")));
+            object["message"] = json!(format!("{DRY_RUN_MESSAGE}{}", text("message")));
+            DRY_RUN_COMPONENT
+        } else {
+            component
+        };
         object["apiVersion"] = json!("v1");
         object["kind"] = json!("Event");
         object["metadata"]["name"] = json!(format!("{about}.{:x}", nanos.wrapping_add(serial)));

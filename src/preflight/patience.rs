@@ -55,7 +55,8 @@ impl Meaning {
                 | RequestError::Body(_)
                 | RequestError::TooLarge(_)
                 | RequestError::NotLeading
-                | RequestError::Paused,
+                | RequestError::Paused
+                | RequestError::DryRun,
             ) => Self::Final,
         }
     }

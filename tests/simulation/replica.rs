@@ -208,6 +208,7 @@ async fn prepare(
         election: broken.election(election),
         pod_uid: None,
         instance: identity.to_owned(),
+        dry_run: None,
         settings: broken.policies(policies).into(),
     };
     let wall = {

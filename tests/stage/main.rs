@@ -2,13 +2,14 @@
 //! cluster as a person, a kubelet or another controller would. All requests and changes of objects are
 //! recorded, so that a test can also assert what did not happen.
 //!
-//! [`taints`] is about NoExecute taints, [`drains`] about cordon and drain, [`refused`] about an API server
+//! [`taints`] is about NoExecute taints, [`drains`] about cordon and drain, [`dry_run`] about runs that write nothing, [`refused`] about an API server
 //! that refuses everything.
 
 // What helps tests may fail where it stands.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod drains;
+mod dry_run;
 mod metrics;
 mod process;
 mod refused;

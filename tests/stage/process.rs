@@ -10,7 +10,7 @@ use http::{Method, Request, Response};
 use hyper::body::Bytes;
 use ostrakon::clock::Clock;
 use ostrakon::cluster::Cluster;
-use ostrakon::config::{Compat, Config, Election};
+use ostrakon::config::{Compat, Config, DryRun, Election};
 use ostrakon::controller::{Hands, Prepared, Surroundings};
 use ostrakon::drain::Policy;
 use ostrakon::leader::{Identity, Times};
@@ -41,6 +41,8 @@ pub(crate) struct Wire {
     events: Mutex<Vec<String>>,
     /// Requests about pods.
     asked: Mutex<Vec<Entry>>,
+    /// Methods and paths of all requests that may write.
+    writes: Mutex<Vec<String>>,
     /// What happens while the next deletion is on its way.
     meanwhile: Mutex<Option<Meanwhile>>,
 }
@@ -74,13 +76,25 @@ impl Process {
         policies: &[Policy],
         wire: &Arc<Wire>,
     ) -> Self {
-        Self::begin(cluster, clock, compat, policies, wire, None)
+        Self::begin(cluster, clock, compat, policies, wire, None, None)
+    }
+
+    /// One that writes nothing, although it is told to elect a leader.
+    pub(crate) fn dry_run(
+        cluster: &Embedded,
+        clock: Clock,
+        policies: &[Policy],
+        wire: &Arc<Wire>,
+        dry_run: DryRun,
+    ) -> Self {
+        let election = Election { namespace: "kube-system".to_owned(), times: Times::default() };
+        Self::begin(cluster, clock, Compat::None, policies, wire, Some(election), Some(dry_run))
     }
 
     /// One that works while it holds the lease.
     pub(crate) fn elected(cluster: &Embedded, clock: Clock) -> Self {
         let election = Election { namespace: "kube-system".to_owned(), times: Times::default() };
-        Self::begin(cluster, clock, Compat::None, &[], &Arc::default(), Some(election))
+        Self::begin(cluster, clock, Compat::None, &[], &Arc::default(), Some(election), None)
     }
 
     fn begin(
@@ -90,6 +104,7 @@ impl Process {
         policies: &[Policy],
         wire: &Arc<Wire>,
         election: Option<Election>,
+        dry_run: Option<DryRun>,
     ) -> Self {
         let registry = Registry::new();
         let alive = Arc::new(AtomicBool::new(true));
@@ -110,6 +125,7 @@ impl Process {
             election,
             pod_uid: None,
             instance: "test".to_owned(),
+            dry_run,
             settings: policies.to_vec().into(),
         };
         let wall = cluster.store().clock().clone();
@@ -191,6 +207,11 @@ impl Wire {
         self.asked.lock().clone()
     }
 
+    /// Methods and paths of all requests so far that may write.
+    pub(crate) fn writes(&self) -> Vec<String> {
+        self.writes.lock().clone()
+    }
+
     /// Has something happen while the next deletion is on its way.
     pub(crate) fn meanwhile(&self, happens: impl FnOnce() + Send + 'static) {
         *self.meanwhile.lock() = Some(Box::new(happens));
@@ -207,6 +228,9 @@ impl Wire {
             return Err("the process is dead".into());
         }
         let path = request.uri().path().to_owned();
+        if request.method() != Method::GET && !path.ends_with("/selfsubjectaccessreviews") {
+            self.writes.lock().push(format!("{} {path}", request.method()));
+        }
         if request.method() == Method::POST && path.ends_with("/events") {
             let event: serde_json::Value = serde_json::from_slice(request.body())?;
             self.events.lock().push(event["message"].as_str().unwrap_or_default().to_owned());

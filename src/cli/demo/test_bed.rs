@@ -334,6 +334,7 @@ async fn start(client: &Client, listen: SocketAddr, compat: Compat) -> anyhow::R
         election: None,
         pod_uid: None,
         instance: "ostrakon-demo".to_owned(),
+        dry_run: None,
         settings: vec![policy()].into(),
     };
     let cluster =

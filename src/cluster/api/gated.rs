@@ -146,6 +146,10 @@ impl Call {
         self.resource
     }
 
+    fn creates_event(self) -> bool {
+        self.verb == Verb::Create && self.resource == "events"
+    }
+
     const fn method(self) -> Method {
         match self.verb {
             Verb::Get | Verb::List | Verb::Watch => Method::GET,
@@ -210,7 +214,7 @@ impl GatedClient {
 
     /// Sends a request and has `read` read the response of a success, both within one time limit. A write
     /// is not sent unless the gate is open, nor a harmful one during a pause, and none is awaited beyond the
-    /// end of the lease.
+    /// end of the lease. In a dry run nothing but a read is sent, whatever the lease is.
     pub(super) async fn send<T>(
         &self,
         request: CallRequest,
@@ -219,10 +223,18 @@ impl GatedClient {
     ) -> Result<T, RequestError> {
         let start = Instant::now();
         let CallRequest { call, request } = request;
-        let needs_lease = match call.access {
-            Access::Harm | Access::Recovery => true,
-            Access::Read | Access::Lease => false,
-        };
+        let dry_run = self.gate.reads_only();
+        if let Some(events) = dry_run
+            && call.access != Access::Read
+            && !(events && call.creates_event())
+        {
+            return Err(RequestError::DryRun);
+        }
+        let needs_lease = dry_run.is_none()
+            && match call.access {
+                Access::Harm | Access::Recovery => true,
+                Access::Read | Access::Lease => false,
+            };
         if needs_lease && self.gate.left().is_none() {
             return Err(RequestError::NotLeading);
         }

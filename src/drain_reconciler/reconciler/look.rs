@@ -104,7 +104,7 @@ impl DrainReconciler {
             return Ok(known.pod_plan.clone());
         }
         let at = Instant::now();
-        let pods = self.api.list_pods_on(&node.name).await?;
+        let pods = self.list_pods_on(&node.name).await?;
         let budgets = match policy.undrainable {
             Undrainable::DrainRest => Arc::default(),
             Undrainable::Cordon | Undrainable::Report => self.budgets(BUDGETS_LAST).await?,

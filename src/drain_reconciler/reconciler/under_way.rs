@@ -91,7 +91,7 @@ impl DrainReconciler {
             return Ok(StepResult::RetryAfter(pause));
         }
         // The evictor hears from the API server itself what the budgets allow.
-        let pods = self.api.list_pods_on(&node.name).await?;
+        let pods = self.list_pods_on(&node.name).await?;
         let mut pod_plan = self.sorted(pods, policy, &[]).await;
         pod_plan.leave_later(started);
         let now = self.facts.clock.now();

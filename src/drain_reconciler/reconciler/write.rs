@@ -41,14 +41,13 @@ impl DrainReconciler {
         stored: &StoredNode,
         patch: &NodeDrainPatch,
     ) -> Result<StoredNode, RequestError> {
-        let (now, watched, unstored) =
-            (self.facts.clock.now(), &self.drains.watched, &self.drains.unstored);
+        let (now, unstored) = (self.facts.clock.now(), &self.drains.unstored);
         let (node, name) = (&stored.node, &stored.node.name);
         let wanted = wanted(node, patch);
         let cause = if unstored.again(name).is_some_and(|again| again > now) {
             None
         } else {
-            match self.api.patch_node_drain(stored, patch, watched).await {
+            match self.patch_node(stored, patch).await {
                 Ok(written) => {
                     let is_whole =
                         |drain_facts: &NodeDrainFacts| patch.annotations_are_on(drain_facts);
@@ -71,7 +70,7 @@ impl DrainReconciler {
         let written = if rest == NodeDrainPatch::default() {
             stored.clone()
         } else {
-            self.api.patch_node_drain(stored, &rest, watched).await?
+            self.patch_node(stored, &rest).await?
         };
         if written
             .node
@@ -96,20 +95,18 @@ impl DrainReconciler {
         scheduled: bool,
         message: &str,
     ) -> Result<StepResult, RequestError> {
-        let (now, watched, unstored) =
-            (self.facts.clock.now(), &self.drains.watched, &self.drains.unstored);
-        let (written, cause) =
-            match self.api.mark_scheduled(stored, scheduled, message, now, watched).await {
-                Ok(written) if is_marked(&written.node, scheduled) => {
-                    unstored.marked(&stored.node.name);
-                    return Ok(StepResult::Continue(written));
-                }
-                Ok(written) => (written, "it was removed at once, perhaps by a webhook".to_owned()),
-                Err(RequestError::Status(answer)) if is_refused_for_good(&answer) => {
-                    (stored.clone(), RequestError::Status(answer).to_string())
-                }
-                Err(error) => return Err(error),
-            };
+        let (now, unstored) = (self.facts.clock.now(), &self.drains.unstored);
+        let (written, cause) = match self.mark_scheduled(stored, scheduled, message).await {
+            Ok(written) if is_marked(&written.node, scheduled) => {
+                unstored.marked(&stored.node.name);
+                return Ok(StepResult::Continue(written));
+            }
+            Ok(written) => (written, "it was removed at once, perhaps by a webhook".to_owned()),
+            Err(RequestError::Status(answer)) if is_refused_for_good(&answer) => {
+                (stored.clone(), RequestError::Status(answer).to_string())
+            }
+            Err(error) => return Err(error),
+        };
         let attempts = unstored.keep_mark(&stored.node, scheduled, now);
         self.drains.reporter.unstored(&stored.node, "mark", &cause, attempts);
         Ok(StepResult::Continue(written))

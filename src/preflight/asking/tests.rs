@@ -72,7 +72,7 @@ fn server_ready_after(
 /// What the start comes to after how long, in seconds.
 async fn started(api: &Api, wait: Duration) -> (Result<(), String>, u64) {
     let begin = Instant::now();
-    let outcome = check(api, "server", Some("kube-system"), true, wait).await;
+    let outcome = check(api, "server", Some("kube-system"), true, None, wait).await;
     (outcome.map_err(|error| error.to_string()), begin.elapsed().as_secs())
 }
 

@@ -80,6 +80,53 @@ async fn without_the_lease_no_write_is_sent() {
     assert_eq!(writes, [const { None::<String> }; 10]);
 }
 
+/// The method by which a call was sent in a dry run, if it was sent.
+async fn dry_run<T>(
+    events: bool,
+    call: impl AsyncFnOnce(Api) -> Result<T, RequestError>,
+) -> Option<String> {
+    through(WriteGate::read_only(events), RequestError::DryRun, call).await
+}
+
+#[tokio::test]
+async fn a_dry_run_sends_no_write_but_events_if_they_are_asked_for() {
+    let (name, own) = (NodeName::from("n1"), pod("a"));
+    let (own_ref, watched) = (own.reference(), Watched::default());
+    let stored = stored(None);
+    let [cordon, uncordon] = [true, false].map(|cordoned| NodeDrainPatch {
+        unschedulable: Some(cordoned),
+        ..NodeDrainPatch::default()
+    });
+    let event = json!({});
+    for events in [false, true] {
+        let lease = async |api: Api| api.put_lease(&Lease::default(), WITHIN).await;
+        let note = async |api: Api| api.annotate_lease("default", "a", "k", None, WITHIN).await;
+        let mark = async |api: Api| api.mark_scheduled(&stored, true, "", noon(), &watched).await;
+        let patch = async |api: Api| api.patch_node_drain(&stored, &cordon, &watched).await;
+        let undo = async |api: Api| api.patch_node_drain(&stored, &uncordon, &watched).await;
+        let writes = [
+            dry_run(events, async |api| api.mark_pod(&own, noon()).await).await,
+            dry_run(events, async |api| api.delete_pod(&own_ref).await).await,
+            dry_run(events, async |api| api.delete_pod_within(&own_ref, Some(1)).await).await,
+            dry_run(events, async |api| api.evict_pod(&own_ref, None).await).await,
+            dry_run(events, async |api| api.annotate_node(&name, Uid(1), None, None).await).await,
+            dry_run(events, patch).await,
+            dry_run(events, undo).await,
+            dry_run(events, mark).await,
+            dry_run(events, note).await,
+            dry_run(events, lease).await,
+        ];
+        assert_eq!(writes, [const { None::<String> }; 10]);
+        let create = async |api: Api| api.create_event("default", &event).await;
+        assert_eq!(dry_run(events, create).await.is_some(), events);
+        let read = async |api: Api| api.pod(&own_ref).await;
+        assert_eq!(dry_run(events, read).await.as_deref(), Some("GET"));
+        let right = Permission { verb: "get", group: "", resource: "nodes", subresource: "" };
+        let ask = async |api: Api| api.is_allowed(right, "", "").await;
+        assert_eq!(dry_run(events, ask).await.as_deref(), Some("POST"), "it stores nothing");
+    }
+}
+
 #[tokio::test]
 async fn during_a_pause_no_harm_is_sent() {
     let own = pod("a");
