@@ -164,7 +164,8 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<()> {
         arguments.leader_elect_renew_deadline,
         arguments.leader_elect_retry_period,
     )?;
-    let election = Election { namespace: arguments.leader_elect_namespace, times };
+    let lease_namespace = arguments.leader_elect_namespace;
+    let election = Election { namespace: lease_namespace.clone(), times };
     let from_pod = std::env::var("POD_UID").ok().filter(|uid| !uid.is_empty());
     let from_pod = from_pod.map(|uid| pod_uid(&uid)).transpose();
     let from_pod = from_pod.map_err(|error| anyhow!("POD_UID: {error}"))?;
@@ -175,6 +176,7 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<()> {
         listen: arguments.listen,
         compat: arguments.compat,
         election: arguments.leader_elect.then_some(election),
+        lease_namespace,
         pod_uid: arguments.pod_uid.or(from_pod),
         instance: std::env::var("HOSTNAME").unwrap_or_else(|_| "ostrakon".to_owned()),
         dry_run: arguments.dry_run.then_some(DryRun { events: arguments.dry_run_events }),

@@ -78,6 +78,8 @@ pub struct Config {
     pub compat: Compat,
     /// Leader election; `None` for a single replica, which works at once.
     pub election: Option<Election>,
+    /// Namespace of the lease, which is read for pauses also without leader election.
+    pub lease_namespace: String,
     /// UID of the pod that this process runs in, if it is the only ostrakon process there.
     pub pod_uid: Option<String>,
     /// Name of this process in events: the pod's name, or the host's.

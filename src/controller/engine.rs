@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures::FutureExt;
 use jiff::{SignedDuration, Timestamp};
 use prometheus::Registry;
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -17,6 +17,8 @@ use tracing::{info, warn};
 use super::controller_metrics;
 use super::failure::{Failed, StartError, ended, flatten};
 use super::holds::holds;
+use super::pause_metrics;
+use super::pause_reports::PauseReports;
 use super::requests::{ApiRequests, ByEvents};
 use super::state::Shared;
 use super::work::{Hands, WorkParts};
@@ -26,9 +28,9 @@ use crate::clock_watch::{self, Skew};
 use crate::cluster::{self, Api, Cluster, WriteGate, watch};
 use crate::config::{Config, DryRun, Election};
 use crate::drain_reconciler::DrainMetrics;
-use crate::evict::{self, Window};
+use crate::evict::{self, Pauses, Window};
 use crate::informer::{Nodes, Pods};
-use crate::leader::{self, Candidate, Identity, Term};
+use crate::leader::{self, Annotations, Candidate, Identity, Term};
 use crate::observe::{Event, EventLane, EventMetrics, Gate, Readiness, Recorder};
 use crate::other_managers;
 use crate::pipeline::Panics;
@@ -83,6 +85,11 @@ pub struct Prepared {
     held_back: Option<SignedDuration>,
     skew: Skew,
     election: Option<Election>,
+    /// Namespace of the lease, also without an election.
+    lease_namespace: String,
+    annotations: Annotations,
+    /// Tells the queue of evictions that a hold's answer has changed.
+    holds_changed: Arc<Notify>,
     surroundings: Surroundings,
 }
 
@@ -97,6 +104,9 @@ impl Prepared {
         let cluster_metrics = cluster::Metrics::register(registry)?;
         let election = config.election.clone();
         let wall = Arc::clone(&surroundings.wall);
+        let annotations = Annotations::default();
+        let clock = surroundings.clock.clone();
+        let pauses = Arc::new(Pauses::new(annotations.subscribe(), clock.clone()));
         let dry_run = config.dry_run;
         let election = election.filter(|_| dry_run.is_none());
         let elects = election.is_some();
@@ -107,17 +117,21 @@ impl Prepared {
         } else {
             WriteGate::open()
         };
+        let gate = {
+            let pauses = Arc::clone(&pauses);
+            gate.pausing(move || pauses.is_on())
+        };
         let api = Api::new(cluster.client, cluster_metrics.clone()).gated(gate.clone());
         let drains = !config.settings.policies.is_empty();
-        let clock = surroundings.clock.clone();
         let event_metrics = EventMetrics::register(registry)?;
         let (recorder, lane) = Recorder::new(&config.instance, event_metrics, clock.clone());
         let recorder = match dry_run {
             Some(DryRun { events }) => recorder.dry_run(events),
             None => recorder,
         };
-        let mut shared =
-            Shared::new(clock, config.compat, recorder.clone(), holds(&Arc::default()));
+        let holds_changed = Arc::<Notify>::default();
+        let holds = holds(&pauses, &holds_changed);
+        let mut shared = Shared::new(clock, config.compat, recorder.clone(), pauses, holds);
         if dry_run.is_some() {
             shared = shared.writing_nothing();
         }
@@ -132,6 +146,7 @@ impl Prepared {
         let window = Arc::new(Window::default());
         let Shared { facts, queues, schedule, .. } = &*shared;
         controller_metrics::register(registry, facts, queues, schedule, &window)?;
+        pause_metrics::register(registry, &shared.pauses)?;
         let evict_metrics = evict::Metrics::register(registry, &schedule.backlog)?;
         other_managers::register(registry, &shared.others)?;
         let leader_metrics = leader::Metrics::register(registry, !elects && dry_run.is_none())?;
@@ -158,6 +173,9 @@ impl Prepared {
             held_back,
             skew,
             election,
+            lease_namespace: config.lease_namespace.clone(),
+            annotations,
+            holds_changed,
             surroundings,
         })
     }
@@ -191,6 +209,15 @@ impl Prepared {
             pods_listed.cancel();
         });
         watches.spawn(blind.clone().run_until_cancelled_owned(pods).map(drop));
+        let pauses = PauseReports {
+            pauses: Arc::clone(&shared.pauses),
+            changed: self.holds_changed,
+            gate: gate.clone(),
+            recorder: shared.recorder.clone(),
+            readiness: readiness.clone(),
+            namespace: self.lease_namespace.clone(),
+        };
+        watches.spawn(blind.clone().run_until_cancelled_owned(pauses.run()).map(drop));
         let resign = CancellationToken::new();
         // One term at a time: the next one begins after the work of the one before has ended.
         let (terms, terms_to_work) = mpsc::channel(1);
@@ -227,17 +254,22 @@ impl Prepared {
         let reports = tokio::spawn(reports);
         let last_events = CancellationToken::new();
         let events = tokio::spawn(send_events(lane, api.clone(), window, last_events.clone()));
-        let candidate = self.election.map(|Election { namespace, times }| Candidate {
-            api,
-            namespace,
-            identity,
-            times,
-            gate,
-            metrics: leader_metrics,
-            clock,
-            synced: listed,
-            sign: readiness.sign("readable lease"),
-        });
+        let annotations = self.annotations;
+        let candidate = match self.election {
+            None => Err((api, self.lease_namespace, annotations)),
+            Some(Election { namespace, times }) => Ok(Candidate {
+                api,
+                namespace,
+                identity,
+                times,
+                gate,
+                annotations,
+                metrics: leader_metrics,
+                clock,
+                synced: listed,
+                sign: readiness.sign("readable lease"),
+            }),
+        };
         let election = tokio::spawn(elect(candidate, terms, resign.clone()));
         Engine {
             shared,
@@ -269,7 +301,7 @@ pub struct Engine {
     reports: JoinHandle<()>,
     /// Ends the watches.
     blind: CancellationToken,
-    /// The watches of nodes and pods; they do not end by themselves either.
+    /// The watches of nodes and pods, and reports of pauses; they do not end by themselves either.
     watches: JoinSet<()>,
     /// Evictions and records in flight.
     in_flight: TaskTracker,
@@ -348,14 +380,24 @@ impl Engine {
     }
 }
 
-/// Takes part in the election until `resign`. Without one it leads at once and for good.
-async fn elect(candidate: Option<Candidate>, terms: mpsc::Sender<Term>, resign: CancellationToken) {
-    if let Some(candidate) = candidate {
-        return leader::run(candidate, terms, resign).await;
+/// Takes part in the election until `resign`. Without one it leads for good, once it has read whether
+/// evictions are paused.
+async fn elect(
+    candidate: Result<Candidate, (Api, String, Annotations)>,
+    terms: mpsc::Sender<Term>,
+    resign: CancellationToken,
+) {
+    let (api, namespace, annotations) = match candidate {
+        Ok(candidate) => return leader::run(candidate, terms, resign).await,
+        Err(alone) => alone,
+    };
+    let first_look = leader::first_look(&api, &namespace, &annotations);
+    if resign.run_until_cancelled(first_look).await.is_none() {
+        return;
     }
     // If nobody works any more, that is said elsewhere.
     let _ = terms.send(Term::default()).await;
-    resign.cancelled().await;
+    resign.run_until_cancelled(leader::poll(&api, &namespace, &annotations)).await;
 }
 
 /// Sends events until `stop`, and lets evictions that wait for a place in the window go first.

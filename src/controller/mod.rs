@@ -18,6 +18,8 @@ mod failure;
 mod handler;
 mod holds;
 mod newest_facts;
+mod pause_metrics;
+mod pause_reports;
 mod requests;
 mod run;
 mod state;

@@ -127,7 +127,7 @@ mod tests {
     use crate::drain::build::{kept, policy};
     use crate::drain::{Claim, Cordon, DrainPhase, Record};
     use crate::drain_reconciler::DrainMetrics;
-    use crate::evict::Holds;
+    use crate::evict::{Holds, Pauses};
     use crate::model::build::{at, exists, node, noon, pod, taint};
     use crate::model::{ConditionStatus, Deadline, Stamp, Taint, Version};
     use crate::observe::{EventMetrics, Recorder};
@@ -136,7 +136,7 @@ mod tests {
         let clock = Clock::starting_at(noon());
         let metrics = EventMetrics::register(&Registry::new()).unwrap();
         let (recorder, _) = Recorder::new("test", metrics, clock.clone());
-        Shared::new(clock, Compat::None, recorder, Holds::default())
+        Shared::new(clock.clone(), Compat::None, recorder, Pauses::none(clock), Holds::default())
     }
 
     /// What the view says of a pod.
@@ -243,7 +243,13 @@ mod tests {
             let registry = Registry::new();
             let metrics = EventMetrics::register(&registry).unwrap();
             let (recorder, _) = Recorder::new("test", metrics, clock.clone());
-            let shared = Shared::new(clock, Compat::None, recorder, Holds::default());
+            let shared = Shared::new(
+                clock.clone(),
+                Compat::None,
+                recorder,
+                Pauses::none(clock),
+                Holds::default(),
+            );
             let metrics = DrainMetrics::register(&registry).unwrap();
             let shared = shared.draining_by(Arc::from([policy("p", &["Bad"])]), metrics);
 

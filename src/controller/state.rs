@@ -12,7 +12,7 @@ use crate::clock_watch::KeptTime;
 use crate::config::Compat;
 use crate::drain::Policy;
 use crate::drain_reconciler::{DrainMetrics, Drains, Reporter};
-use crate::evict::{Holds, Schedule};
+use crate::evict::{Holds, Pauses, Schedule};
 use crate::informer::{Facts, Ingest, NodeListener, PodListener, WorkQueues};
 use crate::model::NodeName;
 use crate::observe::Recorder;
@@ -31,10 +31,18 @@ pub(super) struct Shared {
     /// Other controllers that evict for taints.
     pub others: Arc<OtherManagers>,
     pub recorder: Recorder,
+    /// Whether everything harmful is paused.
+    pub pauses: Arc<Pauses>,
 }
 
 impl Shared {
-    pub(super) fn new(clock: Clock, compat: Compat, recorder: Recorder, holds: Holds) -> Self {
+    pub(super) fn new(
+        clock: Clock,
+        compat: Compat,
+        recorder: Recorder,
+        pauses: Arc<Pauses>,
+        holds: Holds,
+    ) -> Self {
         let queues = Arc::<WorkQueues>::default();
         let schedule = Schedule::new(clock.clone(), Arc::clone(&queues), holds);
         Self {
@@ -45,6 +53,7 @@ impl Shared {
             records: Arc::default(),
             drains: None,
             recorder,
+            pauses,
         }
     }
 

@@ -165,7 +165,9 @@ impl<A: Requests + 'static> Work<A> {
             let drains = Arc::clone(drains);
             // Names of sessions must not come again in a later term.
             let seed = self.seed.wrapping_add(u128::from(number) << 64);
-            let reconciler = DrainReconciler::new(facts, schedule, drains, api.clone(), seed);
+            let pauses = Arc::clone(&shared.pauses);
+            let reconciler =
+                DrainReconciler::new(facts, schedule, drains, pauses, api.clone(), seed);
             tasks.spawn(drain_reconciler::run(
                 reconciler,
                 listed.clone(),

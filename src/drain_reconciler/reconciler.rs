@@ -18,7 +18,7 @@ use super::{Drains, evicts};
 use crate::backoff::Backoff;
 use crate::cluster::{Api, OwnerLookup, RequestError, StoredNode};
 use crate::drain::{Action, Change, PodPlan, Policy, Step};
-use crate::evict::Schedule;
+use crate::evict::{Pauses, Schedule};
 use crate::informer::Facts;
 use crate::model::{Budget, Node, NodeName};
 use crate::pipeline::{Fired, Outcome, Runner};
@@ -37,6 +37,8 @@ const AT_ONCE: usize = 16;
 const IN_A_ROW: usize = 12;
 /// A node that is refused by a cap asks again after this; nothing is requested for it.
 const UNTIL_ROOM: Duration = Duration::from_secs(1);
+/// A node whose step is held by a pause asks again after this; nothing is requested for it.
+const UNTIL_RESUMED: Duration = Duration::from_secs(1);
 /// Pause between failed attempts of a step.
 const BACKOFF: Backoff =
     Backoff { first: Duration::from_millis(250), most: Duration::from_secs(30) };
@@ -47,6 +49,7 @@ pub(crate) struct DrainReconciler {
     facts: Arc<Facts>,
     schedule: Arc<Schedule>,
     drains: Arc<Drains>,
+    pauses: Arc<Pauses>,
     api: Api,
     owners: Arc<OwnerLookup>,
     /// The budgets of all namespaces.
@@ -128,6 +131,7 @@ impl DrainReconciler {
         facts: Arc<Facts>,
         schedule: Arc<Schedule>,
         drains: Arc<Drains>,
+        pauses: Arc<Pauses>,
         api: Api,
         seed: u128,
     ) -> Self {
@@ -143,6 +147,7 @@ impl DrainReconciler {
             facts,
             schedule,
             drains,
+            pauses,
             api,
             owners,
             budgets,
@@ -200,6 +205,9 @@ impl DrainReconciler {
                 self.drains.node_budget.lock().withdraw(name);
                 return Ok(StepResult::Done);
             }
+            Step::Action(action) if self.is_paused(&action) => {
+                return Ok(StepResult::RetryAfter(UNTIL_RESUMED));
+            }
             Step::Action(action @ Action::Begin { .. }) => {
                 let policy = self.drains.policy(action.policy());
                 if !policy.is_some_and(|policy| self.is_granted(&known, policy)) {
@@ -238,6 +246,9 @@ impl DrainReconciler {
                 }
                 return Ok(StepResult::Done);
             };
+            if self.is_paused(&action) {
+                return Ok(StepResult::RetryAfter(UNTIL_RESUMED));
+            }
             if let Some(pause) = self.restrained(name, &action) {
                 return Ok(StepResult::RetryAfter(pause));
             }
@@ -259,6 +270,13 @@ impl DrainReconciler {
             stored = match result {
                 Ok(StepResult::Continue(stored)) => stored,
                 Ok(result) => return Ok(result),
+                // A pause began meanwhile.
+                Err(RequestError::Paused) => {
+                    if !is_unschedulable(&stored.node) {
+                        self.drains.node_budget.lock().give_back(name);
+                    }
+                    return Ok(StepResult::RetryAfter(UNTIL_RESUMED));
+                }
                 // Someone else has written to it: look again at once.
                 Err(_) if is_conflict => {
                     match self.api.stored_node(name, &self.drains.watched).await? {
@@ -288,6 +306,18 @@ impl DrainReconciler {
         // Somebody writes to it all the time.
         let who = self.retry_states.hasher().hash_one(name);
         Ok(StepResult::Busy(BACKOFF.pause(attempts, who.into())))
+    }
+
+    /// Whether a pause holds a step: a cordon, the start of a drain, and what happens at a deadline, which is
+    /// no worse for a pause. Recovery and records are not held, and neither is a drain under way, whose
+    /// evictions are held one by one.
+    fn is_paused(&self, action: &Action) -> bool {
+        let is_held = match action {
+            Action::Begin { .. } | Action::Start(_) | Action::Expire(_) => true,
+            Action::Write(change) => change.unschedulable == Some(true),
+            Action::Schedule(_) | Action::Continue(_) | Action::Mark { .. } => false,
+        };
+        is_held && self.pauses.is_on()
     }
 
     /// How long a write has to wait since the node is written to too often.

@@ -12,6 +12,7 @@
 //! - [`Schedule`]: armed evictions: counts down, cancels, and schedules the next attempt.
 //! - [`Queue`]: due evictions that wait for their turn. [`hand_out`] passes them to the evictor.
 //! - [`Hold`]: keeps due evictions from being handed out. A limit, a breaker or a pause is one file each.
+//! - [`Pauses`]: whether everything is held, by an annotation of the lease.
 //! - [`Window`]: how many evictions may be in flight.
 //! - [`Evictor`]: one attempt, from the second check to the outcome.
 //! - [`Recheck`]: the second check. Nothing is written because of an old decision.
@@ -29,6 +30,7 @@ mod fairness;
 mod hold;
 mod limits;
 mod lines;
+mod pause;
 mod queue;
 mod recheck;
 mod schedule;
@@ -42,6 +44,8 @@ pub use evictor::{Evictor, Notices, Outcome, Requests};
 pub use failure::{Failure, FailureKind};
 pub use hold::{Held, Hold, Holds, Wait};
 pub use limits::{BreakerMode, BreakerRules, EvictionLimits, Ramp, RateLimit, ZONE_LABEL};
+pub(crate) use pause::PauseHold;
+pub use pause::Pauses;
 pub use queue::{Origin, Queue, Standing, hand_out};
 pub use recheck::{Recheck, Spared};
 pub(crate) use schedule::Schedule;

@@ -8,7 +8,8 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
-use super::{Claim, Identity, Metrics, Sight, Step, Term, Times};
+use super::annotations::READ_EVERY;
+use super::{Annotations, Claim, Identity, Metrics, Sight, Step, Term, Times};
 use crate::clock::Clock;
 use crate::cluster::{Api, Lease, RequestError, Sent, WriteGate};
 use crate::observe::Sign;
@@ -41,6 +42,8 @@ pub struct Candidate {
     pub times: Times,
     /// Lets writes pass while it leads.
     pub gate: WriteGate,
+    /// Where the lease's annotations are published, before the gate opens.
+    pub annotations: Annotations,
     /// Says whether it leads.
     pub metrics: Metrics,
     /// For the stamps in the lease, which people read.
@@ -272,9 +275,11 @@ impl Candidate {
     ) -> Result<Held, (Lost, Sight)> {
         let mut cause = "there was no time to".to_owned();
         let mut next = held.sent.at + self.times.retry;
+        let mut looked = held.sent.at;
         loop {
             let deadline = held.sent.at + self.times.renew;
-            let next_step = next.min(deadline).min(until.unwrap_or(deadline));
+            let look = looked + READ_EVERY;
+            let next_step = next.min(look).min(deadline).min(until.unwrap_or(deadline));
             if stop.run_until_cancelled(sleep_until(next_step)).await.is_none() {
                 return Ok(held);
             }
@@ -287,6 +292,15 @@ impl Candidate {
             }
             if until.is_some_and(|until| until <= begun) {
                 return Ok(held);
+            }
+            looked = begun;
+            if begun < next {
+                // Renewals are rare, and a pause must be seen within a second.
+                let read = timeout(next - begun, self.read(READ));
+                if stop.run_until_cancelled(read).await.is_none() {
+                    return Ok(held);
+                }
+                continue;
             }
             next = begun + self.times.retry;
             let renewal = timeout(left, self.renew(&held));
@@ -347,7 +361,9 @@ impl Candidate {
     }
 
     async fn read(&self, within: Duration) -> Result<Option<Lease>, RequestError> {
-        self.api.lease(&self.namespace, LEASE, within).await
+        let lease = self.api.lease(&self.namespace, LEASE, within).await?;
+        self.annotations.publish(lease.as_ref());
+        Ok(lease)
     }
 
     /// Stores our claim in place of `stored`, and opens the gate for as long as it is valid, unless it
@@ -360,6 +376,7 @@ impl Candidate {
         }
         let sent = self.gate.sending();
         let lease = self.api.put_lease(&lease, self.times.request()).await?;
+        self.annotations.publish(Some(&lease));
         let held = Held { lease, sent, opens: None };
         Ok(if silent { held } else { self.opened(held) })
     }

@@ -9,6 +9,7 @@
 //! only the leader writes: it is checked at the moment of each write, because having been the leader a
 //! moment ago is not enough.
 
+mod annotations;
 mod candidate;
 mod elect;
 mod identity;
@@ -16,6 +17,7 @@ mod leader_metrics;
 mod term;
 mod times;
 
+pub use annotations::{Annotations, StoredAnnotations, first_look, poll};
 pub use candidate::{Claim, Sight, Step};
 pub use elect::{CLAIMED_BY, Candidate, LEASE, Lost, RELEASED_BY, run};
 pub use identity::Identity;

@@ -11,6 +11,7 @@ mod drain_facts;
 mod drain_pod;
 mod moment;
 mod node;
+mod pause;
 mod pod;
 mod taint;
 mod toleration;
@@ -23,6 +24,7 @@ pub use drain_facts::{Autoscaler, Condition, ConditionStatus, Labels, NodeDrainF
 pub use drain_pod::{DrainPod, Existence, LocalVolume, LocalVolumeKind, Owner, Owners, Phase};
 pub use moment::{Stamp, later, second_from, second_of};
 pub use node::{Anchors, FirstSeen, Node, NodeName, Outage, Ready, Version};
+pub use pause::{Pause, Resumption};
 pub use pod::{Disruption, Pod, PodClass, PodRef};
 pub use taint::{Effect, Taint};
 pub use toleration::{Operator, Toleration};

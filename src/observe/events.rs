@@ -41,6 +41,10 @@ const DRY_RUN_COMPONENT: &str = "ostrakon-dry-run";
 const DRY_RUN_REASON: &str = "DryRun";
 /// What the messages of a dry run's events begin with.
 const DRY_RUN_MESSAGE: &str = "Dry run, nothing was done: ";
+/// Reason of events about the beginning of a pause, and once an hour while it has no end.
+const PAUSED_REASON: &str = "EvictionsPaused";
+/// Reason of events about the end of a pause.
+const RESUMED_REASON: &str = "EvictionsResumed";
 
 /// Counters of events. Clones share them.
 #[derive(Clone, Debug)]
@@ -212,12 +216,35 @@ impl Recorder {
             return;
         }
         let message = format!("{}: {message}", self.instance);
+        let (reason, action) = ("ClockSkew", "CompareClocks");
+        self.about_lease(namespace, lease, "Warning", (reason, action), &message);
+    }
+
+    /// Evictions, cordons and starts of drains are paused. The event is about the lease, which holds the
+    /// pause.
+    pub fn paused(&self, namespace: &str, lease: &str, message: &str) {
+        self.about_lease(namespace, lease, "Warning", (PAUSED_REASON, "Pause"), message);
+    }
+
+    /// The pause is over.
+    pub fn resumed(&self, namespace: &str, lease: &str, message: &str) {
+        self.about_lease(namespace, lease, "Normal", (RESUMED_REASON, "Resume"), message);
+    }
+
+    fn about_lease(
+        &self,
+        namespace: &str,
+        lease: &str,
+        kind: &str,
+        (reason, action): (&str, &str),
+        message: &str,
+    ) {
         self.send(
             namespace,
             lease,
             DRAIN_COMPONENT,
             &json!({
-                "type": "Warning", "reason": "ClockSkew", "action": "CompareClocks", "message": message,
+                "type": kind, "reason": reason, "action": action, "message": message,
                 "involvedObject": {
                     "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "namespace": namespace,
                     "name": lease,
@@ -228,18 +255,7 @@ impl Recorder {
 
     /// Another controller evicts pods for NoExecute taints too. The event is about the lease.
     pub fn other_manager(&self, namespace: &str, lease: &str, message: &str) {
-        self.send(
-            namespace,
-            lease,
-            DRAIN_COMPONENT,
-            &json!({
-                "type": "Warning", "reason": OTHER_MANAGER, "action": "WatchPods", "message": message,
-                "involvedObject": {
-                    "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "namespace": namespace,
-                    "name": lease,
-                },
-            }),
-        );
+        self.about_lease(namespace, lease, "Warning", (OTHER_MANAGER, "WatchPods"), message);
     }
 
     /// The same where there is no lease: the event is about a node of which it evicted a pod.

@@ -206,6 +206,7 @@ async fn prepare(
         listen: ([127, 0, 0, 1], 0).into(),
         compat: broken.compat(),
         election: broken.election(election),
+        lease_namespace: "kube-system".to_owned(),
         pod_uid: None,
         instance: identity.to_owned(),
         dry_run: None,

@@ -6,6 +6,7 @@ mod endings;
 mod evictions;
 mod leftovers;
 mod names;
+mod pauses;
 mod records;
 mod rest;
 mod restarts;

@@ -2,8 +2,8 @@
 //! cluster as a person, a kubelet or another controller would. All requests and changes of objects are
 //! recorded, so that a test can also assert what did not happen.
 //!
-//! [`taints`] is about NoExecute taints, [`drains`] about cordon and drain, [`dry_run`] about runs that write nothing, [`refused`] about an API server
-//! that refuses everything.
+//! [`taints`] is about NoExecute taints, [`drains`] about cordon and drain, [`pauses`] about pauses,
+//! [`dry_run`] about runs that write nothing, [`refused`] about an API server that refuses everything.
 
 // What helps tests may fail where it stands.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
@@ -11,6 +11,7 @@
 mod drains;
 mod dry_run;
 mod metrics;
+mod pauses;
 mod process;
 mod refused;
 mod taints;

@@ -76,7 +76,7 @@ impl Process {
         policies: &[Policy],
         wire: &Arc<Wire>,
     ) -> Self {
-        Self::begin(cluster, clock, compat, policies, wire, None, None)
+        Self::begin(cluster, clock, compat, policies, wire, ("test", None), None)
     }
 
     /// One that writes nothing, although it is told to elect a leader.
@@ -88,13 +88,32 @@ impl Process {
         dry_run: DryRun,
     ) -> Self {
         let election = Election { namespace: "kube-system".to_owned(), times: Times::default() };
-        Self::begin(cluster, clock, Compat::None, policies, wire, Some(election), Some(dry_run))
+        Self::begin(
+            cluster,
+            clock,
+            Compat::None,
+            policies,
+            wire,
+            ("test", Some(election)),
+            Some(dry_run),
+        )
     }
 
     /// One that works while it holds the lease.
     pub(crate) fn elected(cluster: &Embedded, clock: Clock) -> Self {
+        Self::replica(cluster, clock, "test", &Arc::default())
+    }
+
+    /// One of several that take part in the election.
+    pub(crate) fn replica(
+        cluster: &Embedded,
+        clock: Clock,
+        identity: &str,
+        wire: &Arc<Wire>,
+    ) -> Self {
         let election = Election { namespace: "kube-system".to_owned(), times: Times::default() };
-        Self::begin(cluster, clock, Compat::None, &[], &Arc::default(), Some(election), None)
+        let part = (identity, Some(election));
+        Self::begin(cluster, clock, Compat::None, &[], wire, part, None)
     }
 
     fn begin(
@@ -103,7 +122,7 @@ impl Process {
         compat: Compat,
         policies: &[Policy],
         wire: &Arc<Wire>,
-        election: Option<Election>,
+        (identity, election): (&str, Option<Election>),
         dry_run: Option<DryRun>,
     ) -> Self {
         let registry = Registry::new();
@@ -123,6 +142,7 @@ impl Process {
             listen: ([127, 0, 0, 1], 0).into(),
             compat,
             election,
+            lease_namespace: "kube-system".to_owned(),
             pod_uid: None,
             instance: "test".to_owned(),
             dry_run,
@@ -132,7 +152,7 @@ impl Process {
         let surroundings = Surroundings {
             clock,
             wall: Arc::new(move || wall.now()),
-            identity: Identity::named("test"),
+            identity: Identity::named(identity),
             hands: Hands::Inline,
             seed: 1,
         };
@@ -176,6 +196,11 @@ impl Process {
             }
         }
         families
+    }
+
+    /// Notes for operators beside readiness.
+    pub(crate) fn notes(&self) -> Vec<String> {
+        self.readiness.notes()
     }
 
     /// The sum of a metric that it serves, over all its labels that these are among.

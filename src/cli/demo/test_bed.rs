@@ -332,6 +332,7 @@ async fn start(client: &Client, listen: SocketAddr, compat: Compat) -> anyhow::R
         listen,
         compat,
         election: None,
+        lease_namespace: "kube-system".to_owned(),
         pod_uid: None,
         instance: "ostrakon-demo".to_owned(),
         dry_run: None,

@@ -21,7 +21,7 @@ use crate::drain::build::policy;
 use crate::drain::{Claim, Cordon, DrainPhase, Record};
 use crate::drain_reconciler::DrainMetrics;
 use crate::evict::{
-    self, Cause, CauseKind, DrainEviction, Evictor, Hold, Holds, Key, State, Wait, Window,
+    self, Cause, CauseKind, DrainEviction, Evictor, Hold, Holds, Key, Pauses, State, Wait, Window,
 };
 use crate::informer::{NodeKey, PodKey};
 use crate::model::build::{at, noon, uid};
@@ -83,7 +83,10 @@ async fn held_by(holds: Vec<Box<dyn Hold>>, changed: Arc<Notify>) -> Bench {
     let metrics = EventMetrics::register(&registry).unwrap();
     let (recorder, events) = Recorder::new("test", metrics, clock.clone());
     let holds = Holds::new(holds, changed);
-    let shared = Shared::new(clock.clone(), Compat::None, recorder.clone(), holds);
+    let shared = {
+        let pauses = Pauses::none(clock.clone());
+        Shared::new(clock.clone(), Compat::None, recorder.clone(), pauses, holds)
+    };
     let policies = Arc::from([policy("p", &["Bad"])]);
     let shared = shared.draining_by(policies, DrainMetrics::register(&registry).unwrap());
     let shared = Arc::new(shared);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use ahash::AHashMap;
 use jiff::Timestamp;
 use tokio::time::Instant;
-use tracing::{debug, warn};
+use tracing::{debug, info, warn};
 
 use super::{DrainReconciler, StepResult};
 use crate::backoff::Backoff;
@@ -312,14 +312,23 @@ impl DrainReconciler {
         self.write(stored, change).await
     }
 
-    /// Gives a drain its time once more if this process has not been at it for half of it: nothing
-    /// of what is left had its chance.
+    /// Gives a drain its time once more if nothing of what is left had its chance: if this process has not
+    /// been at it for half of its time, or since a pause ended that held its evictions.
     pub(super) fn extended(&self, node: &Node, record: &Record, now: Timestamp) -> Option<Record> {
         let span = match (record.started, record.deadline) {
             (Some(started), Some(deadline)) => deadline.duration_since(started),
             _ => return None,
         };
         let span = Duration::try_from(span).ok()?;
+        let resumed = self.pauses.last().map(second_of);
+        if let Some(resumed) =
+            resumed.filter(|resumed| record.started.is_some_and(|at| at < *resumed))
+            && now < later(resumed, span)
+        {
+            info!(node = %node.name, ?span, %resumed, "the drain was paused; starting its time again");
+            let (started, deadline) = (Some(resumed), Some(later(resumed, span)));
+            return Some(Record { started, deadline, ..record.clone() });
+        }
         let continued = self.update_retry_state(&node.name, |retry_state| {
             let (session, since) = retry_state.continued.as_ref()?;
             (**session == *record.session).then(|| since.elapsed())

@@ -108,6 +108,7 @@ fn candidate(cluster: &Embedded, identity: &str) -> Candidate {
         identity: Identity::named(identity),
         times: Times::default(),
         gate,
+        annotations: Annotations::default(),
         metrics: Metrics::register(&registry, false).unwrap(),
         clock,
         synced: [known.clone(), known],
