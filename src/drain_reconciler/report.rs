@@ -8,7 +8,7 @@ use super::drain_metrics::DrainMetrics;
 use crate::cluster::RequestError;
 use crate::drain::{Blocker, Capped, Report};
 use crate::model::Node;
-use crate::observe::{NodeEvent, Recorder};
+use crate::observe::{NodeEvent, Reason, Recorder};
 
 /// Reports through events, metrics and logs.
 #[derive(Clone)]
@@ -24,57 +24,57 @@ impl Reporter {
             Report::None => {}
             Report::Cordoned => {
                 self.metrics.cordoned("succeeded");
-                self.normal(node, "CordonSucceeded", "Cordoned node");
+                self.event(node, Reason::CordonSucceeded, "Cordoned node");
             }
             Report::CordonedAgain => {
                 self.metrics.cordoned("succeeded");
                 let message = "Cordoned node again: cluster-autoscaler made it schedulable while a \
                                condition is bad";
-                self.normal(node, "CordonSucceeded", message);
+                self.event(node, Reason::CordonSucceeded, message);
             }
             Report::Uncordoned => {
                 self.metrics.uncordoned("succeeded");
-                self.normal(node, "UncordonSucceeded", "Uncordoned node");
+                self.event(node, Reason::UncordonSucceeded, "Uncordoned node");
             }
             Report::Scheduled(at) => {
                 self.metrics.scheduled("succeeded");
-                self.normal(node, "DrainScheduled", &format!("Will drain node after {at}"));
+                self.event(node, Reason::DrainScheduled, &format!("Will drain node after {at}"));
             }
             Report::Cancelled(why) => {
-                self.normal(node, "DrainCancelled", &format!("Drain cancelled: {why}"));
+                self.event(node, Reason::DrainCancelled, &format!("Drain cancelled: {why}"));
             }
-            Report::Started => self.normal(node, "DrainStarting", "Draining node"),
+            Report::Started => self.event(node, Reason::DrainStarting, "Draining node"),
             Report::Drained { cause, left } => {
                 self.metrics.drained("succeeded", cause);
                 let left = left.as_ref().map(|left| format!("; {left}")).unwrap_or_default();
-                self.normal(node, "DrainSucceeded", &format!("Drained node{left}"));
+                self.event(node, Reason::DrainSucceeded, &format!("Drained node{left}"));
             }
             Report::Waits(why) => {
                 let message = format!("Drain is waiting; retrying evictions: {why}");
-                self.warning(node, "DrainWaits", &message);
+                self.event(node, Reason::DrainWaits, &message);
             }
             Report::Failed { cause, why } => {
                 self.metrics.drained("failed", cause);
-                self.warning(node, "DrainFailed", &format!("Draining failed: {why}"));
+                self.event(node, Reason::DrainFailed, &format!("Draining failed: {why}"));
             }
             Report::Held(why) => {
                 if self.recorder.is_news(node.uid, "drain held") {
                     self.metrics.scheduled("failed");
                     let message = format!("Drain scheduling failed: {why}");
-                    self.warning(node, "DrainSchedulingFailed", &message);
+                    self.event(node, Reason::DrainSchedulingFailed, &message);
                 }
             }
             Report::Lingers => {
                 let message = "The node was drained but still exists; check what should remove it, \
                                for example whether its node group is at its minimum size";
-                self.warning(node, "DrainedNodeLingers", message);
+                self.event(node, Reason::DrainedNodeLingers, message);
             }
             Report::Unreadable(error) => {
                 let message = format!(
                     "{error}; replacing it. If the node is cordoned, ostrakon treats the cordon as \
                     someone else's and does not remove it"
                 );
-                self.warning(node, "DrainRecordUnreadable", &message);
+                self.event(node, Reason::DrainRecordUnreadable, &message);
             }
         }
     }
@@ -82,21 +82,21 @@ impl Reporter {
     /// The node is about to be cordoned.
     pub(super) fn cordoning(&self, node: &Node) {
         if self.recorder.is_news(node.uid, "cordon starting") {
-            self.normal(node, "CordonStarting", "Cordoning node");
+            self.event(node, Reason::CordonStarting, "Cordoning node");
         }
     }
 
     /// The node is about to be uncordoned.
     pub(super) fn uncordoning(&self, node: &Node) {
         if self.recorder.is_news(node.uid, "uncordon starting") {
-            self.normal(node, "UncordonStarting", "Uncordoning node");
+            self.event(node, Reason::UncordonStarting, "Uncordoning node");
         }
     }
 
     /// The cordon is deferred: too many nodes are unavailable.
     pub(super) fn capped(&self, node: &Node, capped: &Capped) {
         if self.recorder.is_news(node.uid, "cordon capped") {
-            self.normal(node, "CordonDeferred", &format!("Cordon deferred: {capped}"));
+            self.event(node, Reason::CordonDeferred, &format!("Cordon deferred: {capped}"));
         }
     }
 
@@ -120,7 +120,7 @@ impl Reporter {
             let message = format!(
                 "{pods} pods have a longer grace period than the policy allows; it is cut to {most:?}"
             );
-            self.warning(node, "GracePeriodCut", &message);
+            self.event(node, Reason::GracePeriodCut, &message);
         }
     }
 
@@ -134,16 +134,16 @@ impl Reporter {
             let message = format!(
                 "Cannot set condition DrainScheduled ({error}); cordon and drain continue without it"
             );
-            ("DrainConditionRefused", message)
+            (Reason::DrainConditionRefused, message)
         } else {
             let message = format!(
                 "Cannot store annotation ostrakon.dev/drain ({error}). Cordon and drain continue, but \
                  after a restart ostrakon treats the cordon as someone else's and does not remove it. \
                  Allow ostrakon to write the annotation"
             );
-            ("DrainRecordRefused", message)
+            (Reason::DrainRecordRefused, message)
         };
-        self.warning(node, reason, &message);
+        self.event(node, reason, &message);
     }
 
     /// A request for the node was refused or not answered, so many times in a row. At most once a
@@ -164,51 +164,34 @@ impl Reporter {
         match what {
             "cordon" => {
                 self.metrics.cordoned("failed");
-                self.warning(node, "CordonFailed", &format!("Cordoning failed: {error}"));
+                self.event(node, Reason::CordonFailed, &format!("Cordoning failed: {error}"));
             }
             "uncordon" => {
                 self.metrics.uncordoned("failed");
-                self.warning(node, "UncordonFailed", &format!("Uncordoning failed: {error}"));
+                self.event(node, Reason::UncordonFailed, &format!("Uncordoning failed: {error}"));
             }
             "schedule" | "mark" => {
                 self.metrics.scheduled("failed");
                 let message = format!("Drain scheduling failed: {error}");
-                self.warning(node, "DrainSchedulingFailed", &message);
+                self.event(node, Reason::DrainSchedulingFailed, &message);
             }
             // No end of the drain, which is what draino's DrainFailed tells of.
             "drain" => {
                 let message = format!("Drain stalled; retrying: {error}");
-                self.warning(node, "DrainStalled", &message);
+                self.event(node, Reason::DrainStalled, &message);
             }
             _ => {}
         }
     }
 
-    fn normal(&self, node: &Node, reason: &'static str, message: &str) {
-        if self.recorder.is_dry_run() {
-            info!(node = %node.name, reason, dry_run = true, "would report: {message}");
+    fn event(&self, node: &Node, reason: Reason, message: &str) {
+        let dry_run = self.recorder.is_dry_run().then_some(true);
+        let would = if dry_run.is_some() { "would report: " } else { "" };
+        if reason.severity() == "Warning" {
+            warn!(node = %node.name, ?reason, dry_run, "{would}{message}");
         } else {
-            info!(node = %node.name, reason, "{message}");
+            info!(node = %node.name, ?reason, dry_run, "{would}{message}");
         }
-        self.send(node, "Normal", reason, message);
-    }
-
-    fn warning(&self, node: &Node, reason: &'static str, message: &str) {
-        if self.recorder.is_dry_run() {
-            warn!(node = %node.name, reason, dry_run = true, "would report: {message}");
-        } else {
-            warn!(node = %node.name, reason, "{message}");
-        }
-        self.send(node, "Warning", reason, message);
-    }
-
-    fn send(&self, node: &Node, kind: &'static str, reason: &'static str, message: &str) {
-        self.recorder.about_node(&NodeEvent {
-            name: &node.name,
-            uid: node.uid,
-            kind,
-            reason,
-            message,
-        });
+        self.recorder.about_node(&NodeEvent { name: &node.name, uid: node.uid, reason, message });
     }
 }

@@ -15,6 +15,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::reasons::Reason;
 use super::repeats::Repeats;
 use crate::clock::{Clock, whole_seconds};
 use crate::model::{NodeName, PodRef, Uid, Verdict};
@@ -31,20 +32,12 @@ const LOOK: Duration = Duration::from_millis(50);
 const COMPONENT: &str = "taint-eviction-controller";
 /// Component of events about cordons and drains.
 const DRAIN_COMPONENT: &str = "ostrakon";
-/// Reason of upstream's events.
-const REASON: &str = "TaintManagerEviction";
-/// Reason of the event about another controller that evicts pods for NoExecute taints.
-const OTHER_MANAGER: &str = "OtherTaintManager";
 /// Component of the events of a dry run.
 const DRY_RUN_COMPONENT: &str = "ostrakon-dry-run";
 /// What the reasons of a dry run's events begin with.
 const DRY_RUN_REASON: &str = "DryRun";
 /// What the messages of a dry run's events begin with.
 const DRY_RUN_MESSAGE: &str = "Dry run, nothing was done: ";
-/// Reason of events about the beginning of a pause, and once an hour while it has no end.
-const PAUSED_REASON: &str = "EvictionsPaused";
-/// Reason of events about the end of a pause.
-const RESUMED_REASON: &str = "EvictionsResumed";
 
 /// Counters of events. Clones share them.
 #[derive(Clone, Debug)]
@@ -109,10 +102,8 @@ pub struct NodeEvent<'a> {
     pub name: &'a NodeName,
     /// Its identity.
     pub uid: Uid,
-    /// `Normal` or `Warning`.
-    pub kind: &'a str,
-    /// For programs; draino's reason if there is one.
-    pub reason: &'a str,
+    /// For programs.
+    pub reason: Reason,
     /// For people.
     pub message: &'a str,
 }
@@ -155,7 +146,7 @@ impl Recorder {
     /// The pod is being evicted: upstream's event, with the reason in full beside it.
     pub fn evicting(&self, pod: &PodRef, verdict: &Verdict) {
         let message = format!("Marking for deletion Pod {pod}");
-        self.about_pod(pod, "Normal", REASON, "Evict", &message, verdict);
+        self.about_pod(pod, Reason::TaintManagerEviction, "Evict", &message, verdict);
     }
 
     /// The pod's countdown was cancelled: upstream's event, at most once a minute for a pod.
@@ -164,7 +155,7 @@ impl Recorder {
             return;
         }
         let message = format!("Cancelling deletion of Pod {pod}");
-        self.about_pod(pod, "Normal", REASON, "Cancel", &message, verdict);
+        self.about_pod(pod, Reason::TaintManagerEviction, "Cancel", &message, verdict);
     }
 
     /// The pod cannot be evicted for now. At most once a minute for a pod and a cause.
@@ -176,8 +167,7 @@ impl Recorder {
             "Cannot delete Pod {pod} from node {} ({cause}: {error}); retrying until it succeeds",
             pod.node
         );
-        let reason = "TaintManagerEvictionFailed";
-        self.about_pod(pod, "Warning", reason, "Evict", &message, verdict);
+        self.about_pod(pod, Reason::TaintManagerEvictionFailed, "Evict", &message, verdict);
     }
 
     /// The pod's condition `DisruptionTarget` was refused. At most once a minute for a pod.
@@ -189,8 +179,7 @@ impl Recorder {
             "Cannot set condition DisruptionTarget of Pod {pod} ({cause}: {error}); deleting the pod \
              without it"
         );
-        let reason = "DisruptionConditionRefused";
-        self.about_pod(pod, "Warning", reason, "Evict", &message, verdict);
+        self.about_pod(pod, Reason::DisruptionConditionRefused, "Evict", &message, verdict);
     }
 
     /// The node's record of when its taints began cannot be read. At most once a minute for a node.
@@ -201,12 +190,9 @@ impl Recorder {
         let message = format!(
             "Replacing annotation ostrakon.dev/noexecute-since, which cannot be read: {error}"
         );
-        let reason = "TaintRecordUnreadable";
-        self.node(
-            &NodeEvent { name: node, uid, kind: "Warning", reason, message: &message },
-            "ReplaceRecord",
-            COMPONENT,
-        );
+        let reason = Reason::TaintRecordUnreadable;
+        let event = NodeEvent { name: node, uid, reason, message: &message };
+        self.node(&event, "ReplaceRecord", COMPONENT);
     }
 
     /// This machine's clock and the API server's disagree. The event is about the lease, which is in the
@@ -216,59 +202,30 @@ impl Recorder {
             return;
         }
         let message = format!("{}: {message}", self.instance);
-        let (reason, action) = ("ClockSkew", "CompareClocks");
-        self.about_lease(namespace, lease, "Warning", (reason, action), &message);
+        self.about_lease(namespace, lease, Reason::ClockSkew, "CompareClocks", &message);
     }
 
     /// Evictions, cordons and starts of drains are paused. The event is about the lease, which holds the
     /// pause.
     pub fn paused(&self, namespace: &str, lease: &str, message: &str) {
-        self.about_lease(namespace, lease, "Warning", (PAUSED_REASON, "Pause"), message);
+        self.about_lease(namespace, lease, Reason::EvictionsPaused, "Pause", message);
     }
 
     /// The pause is over.
     pub fn resumed(&self, namespace: &str, lease: &str, message: &str) {
-        self.about_lease(namespace, lease, "Normal", (RESUMED_REASON, "Resume"), message);
-    }
-
-    fn about_lease(
-        &self,
-        namespace: &str,
-        lease: &str,
-        kind: &str,
-        (reason, action): (&str, &str),
-        message: &str,
-    ) {
-        self.send(
-            namespace,
-            lease,
-            DRAIN_COMPONENT,
-            &json!({
-                "type": kind, "reason": reason, "action": action, "message": message,
-                "involvedObject": {
-                    "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "namespace": namespace,
-                    "name": lease,
-                },
-            }),
-        );
+        self.about_lease(namespace, lease, Reason::EvictionsResumed, "Resume", message);
     }
 
     /// Another controller evicts pods for NoExecute taints too. The event is about the lease.
     pub fn other_manager(&self, namespace: &str, lease: &str, message: &str) {
-        self.about_lease(namespace, lease, "Warning", (OTHER_MANAGER, "WatchPods"), message);
+        self.about_lease(namespace, lease, Reason::OtherTaintManager, "WatchPods", message);
     }
 
     /// The same where there is no lease: the event is about a node of which it evicted a pod.
     pub fn other_manager_on(&self, node: &NodeName, message: &str) {
-        self.send(
-            "default",
-            node.as_str(),
-            DRAIN_COMPONENT,
-            &json!({
-                "type": "Warning", "reason": OTHER_MANAGER, "action": "WatchPods", "message": message,
-                "involvedObject": {"apiVersion": "v1", "kind": "Node", "name": node.as_str()},
-            }),
-        );
+        let about = json!({"apiVersion": "v1", "kind": "Node", "name": node.as_str()});
+        let content = json!({"action": "WatchPods", "message": message, "involvedObject": about});
+        self.send("default", DRAIN_COMPONENT, Reason::OtherTaintManager, content);
     }
 
     /// Something happened to a node that is cordoned or drained.
@@ -285,7 +242,7 @@ impl Recorder {
     pub fn draining(&self, pod: &PodRef, policy: &str, delete: bool) {
         let how = if delete { "Deleting" } else { "Evicting" };
         let message = format!("{how} Pod {pod}: policy {policy} drains node {}", pod.node);
-        self.about_drained(pod, "Normal", "DrainEviction", &message);
+        self.about_drained(pod, Reason::DrainEviction, &message);
     }
 
     /// The pod keeps its node from being drained for now. At most once a minute for a pod and a
@@ -295,81 +252,83 @@ impl Recorder {
             return;
         }
         let message = format!("Cannot evict Pod {pod} to drain node {}: {why}", pod.node);
-        self.about_drained(pod, "Warning", "DrainEvictionBlocked", &message);
+        self.about_drained(pod, Reason::DrainEvictionBlocked, &message);
     }
 
-    fn about_drained(&self, pod: &PodRef, kind: &str, reason: &str, message: &str) {
-        self.send(
-            &pod.namespace,
-            &pod.name,
-            DRAIN_COMPONENT,
-            &json!({
-                "type": kind, "reason": reason, "action": "Drain", "message": message,
-                "involvedObject": regarding(pod),
-                "related": {"apiVersion": "v1", "kind": "Node", "name": pod.node.as_str()},
-            }),
-        );
+    fn about_drained(&self, pod: &PodRef, reason: Reason, message: &str) {
+        let content = json!({
+            "action": "Drain", "message": message, "involvedObject": regarding(pod),
+            "related": {"apiVersion": "v1", "kind": "Node", "name": pod.node.as_str()},
+        });
+        self.send(&pod.namespace, DRAIN_COMPONENT, reason, content);
     }
 
     fn node(&self, event: &NodeEvent<'_>, action: &str, component: &str) {
-        let name = event.name.as_str();
-        self.send(
-            "default",
-            name,
-            component,
-            &json!({
-                "type": event.kind, "reason": event.reason, "action": action,
-                "message": event.message,
-                "involvedObject": {
-                    "apiVersion": "v1", "kind": "Node", "name": name, "uid": event.uid.to_string(),
-                },
-            }),
-        );
+        let NodeEvent { name, uid, reason, message } = event;
+        let about = json!({
+            "apiVersion": "v1", "kind": "Node", "name": name.as_str(), "uid": uid.to_string(),
+        });
+        let content = json!({"action": action, "message": message, "involvedObject": about});
+        self.send("default", component, *reason, content);
+    }
+
+    fn about_lease(
+        &self,
+        namespace: &str,
+        lease: &str,
+        reason: Reason,
+        action: &str,
+        message: &str,
+    ) {
+        let about = json!({
+            "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "namespace": namespace,
+            "name": lease,
+        });
+        let content = json!({"action": action, "message": message, "involvedObject": about});
+        self.send(namespace, DRAIN_COMPONENT, reason, content);
     }
 
     fn about_pod(
         &self,
         pod: &PodRef,
-        kind: &str,
-        reason: &str,
+        reason: Reason,
         action: &str,
         message: &str,
         verdict: &Verdict,
     ) {
-        self.send(
-            &pod.namespace,
-            &pod.name,
-            COMPONENT,
-            &json!({
-                "metadata": {"annotations": {"ostrakon.dev/verdict": verdict.to_string()}},
-                "type": kind, "reason": reason, "action": action, "message": message,
-                "involvedObject": regarding(pod),
-                "related": {"apiVersion": "v1", "kind": "Node", "name": pod.node.as_str()},
-            }),
-        );
+        let content = json!({
+            "metadata": {"annotations": {"ostrakon.dev/verdict": verdict.to_string()}},
+            "action": action, "message": message, "involvedObject": regarding(pod),
+            "related": {"apiVersion": "v1", "kind": "Node", "name": pod.node.as_str()},
+        });
+        self.send(&pod.namespace, COMPONENT, reason, content);
     }
 
-    fn send(&self, namespace: &str, about: &str, component: &str, content: &Value) {
+    /// Queues an event with this `content`, in `namespace`.
+    fn send(&self, namespace: &str, component: &str, reason: Reason, content: Value) {
         if self.dry_run == Some(false) {
             return;
         }
         let now = self.clock.now();
         let serial = self.serial.fetch_add(1, Ordering::Relaxed);
-        let mut object = content.clone();
+        let mut object = content;
+        let about = object["involvedObject"]["name"].as_str().unwrap_or_default();
         // An object's name may take up the whole length that an event's name may have.
         let about: String = about.chars().take(200).collect();
         let about = about.trim_end_matches(['-', '.']);
         let nanos = u64::try_from(now.as_nanosecond()).unwrap_or_default();
+        object["apiVersion"] = json!("v1");
+        object["kind"] = json!("Event");
+        object["type"] = json!(reason.severity());
+        object["reason"] = json!(reason);
         let component = if self.is_dry_run() {
-            let text = |field: &str| content[field].as_str().unwrap_or_default().to_owned();
-            object["reason"] = json!(format!("{DRY_RUN_REASON}{}", text("reason")));
-            object["message"] = json!(format!("{DRY_RUN_MESSAGE}{}", text("message")));
+            let message = object["message"].as_str().unwrap_or_default();
+            object["message"] = json!(format!("{DRY_RUN_MESSAGE}{message}"));
+            object["reason"] = json!(format!("{DRY_RUN_REASON}{reason:?}"));
             DRY_RUN_COMPONENT
         } else {
             component
         };
-        object["apiVersion"] = json!("v1");
-        object["kind"] = json!("Event");
         object["metadata"]["name"] = json!(format!("{about}.{:x}", nanos.wrapping_add(serial)));
         object["metadata"]["namespace"] = json!(namespace);
         object["firstTimestamp"] = json!(whole_seconds(now));

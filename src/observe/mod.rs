@@ -8,9 +8,11 @@ mod events;
 mod health;
 mod http;
 mod logs;
+mod reasons;
 mod repeats;
 
 pub use events::{Event, EventLane, EventMetrics, NodeEvent, Recorder};
 pub use health::{Gate, Readiness, Sign};
 pub use http::{Endpoints, ListenError, serve};
 pub use logs::{LogFormat, LogLevel, LogLevelError, start_logs};
+pub use reasons::Reason;

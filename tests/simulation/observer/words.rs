@@ -5,51 +5,8 @@ use serde_json::Value;
 
 use super::text;
 
-/// Component of the events of taint evictions.
-const TAINTS: &str = "taint-eviction-controller";
-/// Component of the events of cordons and drains.
-const DRAINS: &str = "ostrakon";
-/// Kind, type and reason of those about cordons and drains, and about the process itself.
-const OF_DRAINS: [(&str, &str, &str); 23] = [
-    ("Lease", "Warning", "ClockSkew"),
-    ("Node", "Normal", "CordonStarting"),
-    ("Node", "Normal", "CordonSucceeded"),
-    ("Node", "Warning", "CordonFailed"),
-    ("Node", "Normal", "CordonDeferred"),
-    ("Node", "Normal", "UncordonStarting"),
-    ("Node", "Normal", "UncordonSucceeded"),
-    ("Node", "Warning", "UncordonFailed"),
-    ("Node", "Normal", "DrainScheduled"),
-    ("Node", "Warning", "DrainSchedulingFailed"),
-    ("Node", "Normal", "DrainCancelled"),
-    ("Node", "Normal", "DrainStarting"),
-    ("Node", "Normal", "DrainSucceeded"),
-    ("Node", "Warning", "DrainFailed"),
-    ("Node", "Warning", "DrainStalled"),
-    ("Node", "Warning", "DrainWaits"),
-    ("Node", "Warning", "DrainedNodeLingers"),
-    ("Node", "Warning", "DrainRecordRefused"),
-    ("Node", "Warning", "DrainConditionRefused"),
-    ("Node", "Warning", "DrainRecordUnreadable"),
-    ("Node", "Warning", "GracePeriodCut"),
-    ("Pod", "Normal", "DrainEviction"),
-    ("Pod", "Warning", "DrainEvictionBlocked"),
-];
-
-/// How the messages begin that draino writes, by their reasons.
-const DRAINO: [(&str, &str); 11] = [
-    ("CordonStarting", "Cordoning node"),
-    ("CordonSucceeded", "Cordoned node"),
-    ("CordonFailed", "Cordoning failed: "),
-    ("UncordonStarting", "Uncordoning node"),
-    ("UncordonSucceeded", "Uncordoned node"),
-    ("UncordonFailed", "Uncordoning failed: "),
-    ("DrainScheduled", "Will drain node after "),
-    ("DrainSchedulingFailed", "Drain scheduling failed: "),
-    ("DrainStarting", "Draining node"),
-    ("DrainSucceeded", "Drained node"),
-    ("DrainFailed", "Draining failed: "),
-];
+/// Objects, types, reasons, components and messages of all events.
+const EVENTS: &str = include_str!("../../../docs/events.md");
 
 /// The metrics that others' dashboards know, and must find.
 const METRICS: [&str; 2] = [
@@ -63,39 +20,36 @@ const DRAIN_METRICS: [&str; 4] = [
     "draino_drained_nodes_total",
 ];
 
-/// Whether an event is one that is promised.
+/// Whether an event is one that is promised, in the words of docs/events.md.
 pub(super) fn is_known_event(event: &Value) -> bool {
-    let component = text(event, "/source/component");
-    component == text(event, "/reportingComponent")
-        && match component {
-            TAINTS => is_of_taints(event),
-            DRAINS => is_of_drains(event),
-            _ => false,
-        }
-}
-
-fn is_of_taints(event: &Value) -> bool {
-    let (kind, reason) = (text(event, "/involvedObject/kind"), text(event, "/reason"));
-    let about =
+    let [component, kind, level, reason, message] =
+        ["/source/component", "/involvedObject/kind", "/type", "/reason", "/message"]
+            .map(|field| text(event, field));
+    let row = format!("| `{reason}` | {kind} | {level} | ");
+    let sections = EVENTS.split("\n## ").skip(1);
+    let section = sections.into_iter().find(|section| section.contains(&row));
+    let Some((before, row)) = section.and_then(|section| section.split_once(&row)) else {
+        return false;
+    };
+    let messages = row.split(" | ").next().unwrap_or_default();
+    let [namespace, name] =
         ["/involvedObject/namespace", "/involvedObject/name"].map(|field| text(event, field));
-    match (kind, text(event, "/type"), reason) {
-        ("Pod", "Normal", "TaintManagerEviction") => {
-            let about = about.join("/");
-            let message = text(event, "/message");
-            message == format!("Marking for deletion Pod {about}")
-                || message == format!("Cancelling deletion of Pod {about}")
-        }
-        ("Pod", "Warning", "TaintManagerEvictionFailed" | "DisruptionConditionRefused")
-        | ("Node", "Warning", "TaintRecordUnreadable") => true,
-        _ => false,
-    }
+    let messages = messages.replace("{namespace}/{name}", &format!("{namespace}/{name}"));
+    component == text(event, "/reportingComponent")
+        && before.contains(&format!("\nComponent `{component}`"))
+        && messages.split('`').skip(1).step_by(2).any(|form| has_form(form, message))
 }
 
-fn is_of_drains(event: &Value) -> bool {
-    let [kind, level, reason, message] =
-        ["/involvedObject/kind", "/type", "/reason", "/message"].map(|field| text(event, field));
-    let begin = DRAINO.iter().find(|(of, _)| *of == reason).map_or("", |(_, begin)| begin);
-    OF_DRAINS.contains(&(kind, level, reason)) && message.starts_with(begin)
+/// Whether a message is of this form: the same but for what stands in braces.
+fn has_form(form: &str, message: &str) -> bool {
+    let mut rest = message;
+    let is_alike = form.split('{').enumerate().all(|(number, part)| {
+        let part = if number == 0 { part } else { part.split_once('}').map_or("", |(_, end)| end) };
+        let Some(at) = rest.find(part).filter(|at| number > 0 || *at == 0) else { return false };
+        rest = &rest[at + part.len()..];
+        true
+    });
+    is_alike && (rest.is_empty() || form.ends_with('}'))
 }
 
 /// Whether the condition `DrainScheduled` is as draino writes it.
