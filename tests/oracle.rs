@@ -18,8 +18,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
-use ostrakon::model::{Anchors, Node, Pod, Stamp, Verdict};
-use ostrakon::taint::{decide, record, since, upstream};
+use ostrakon::model::{Anchors, Node, Pod, Stamp, Taint, Verdict};
+use ostrakon::taint::{self, TaintMethod, decide, decide_by, record, since, upstream};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
@@ -56,6 +56,68 @@ fn the_room_agrees_with_the_rules() {
     ] {
         assert!(met.get(kind).is_some_and(|times| *times >= 5), "{kind} in {met:?}");
     }
+}
+
+#[test]
+fn by_rules_a_pod_is_due_and_deleted_when_they_say_so() {
+    let met = RefCell::new(BTreeMap::<&str, u32>::new());
+    let mut runner = TestRunner::new(cases(2500));
+    let facts = (facts::rules(), facts::pod(), facts::node(), facts::anchors());
+    runner
+        .run(&facts, |(rules, pod, node, anchors)| {
+            let expected = rules::by_rules(&rules, &pod, &node, &anchors);
+            let verdict = decide_by(&rules, &pod, &node, &anchors);
+            let nanos = |verdict: &Verdict| match verdict {
+                Verdict::Keep(_) => None,
+                Verdict::EvictNow(_) => Some(i128::MIN),
+                Verdict::EvictAt { deadline, .. } => Some(deadline.0.as_nanosecond()),
+            };
+            let deletion = match verdict.respects_budgets() {
+                true => verdict.deletion().and_then(nanos),
+                false => nanos(&verdict),
+            };
+            prop_assert_eq!((nanos(&verdict), deletion), expected, "{}", verdict);
+            // The last of them deletes, and says so.
+            let last = verdict.at(Timestamp::MAX);
+            prop_assert_eq!(last.respects_budgets(), nanos(last).is_some() && deletion.is_none());
+            let kind = match (expected, decide(&pod, &node, &anchors)) {
+                ((None, _), Verdict::Keep(_)) => "stays",
+                ((None, _), _) => "ignored",
+                ((Some(_), None), _) => "evicted only",
+                ((Some(due), Some(deleted)), _) if due == deleted => "deleted",
+                _ => "evicted, then deleted",
+            };
+            *met.borrow_mut().entry(kind).or_default() += 1;
+            Ok(())
+        })
+        .unwrap();
+    let met = met.into_inner();
+    for kind in ["stays", "ignored", "evicted only", "deleted", "evicted, then deleted"] {
+        assert!(met.get(kind).is_some_and(|times| *times >= 20), "{kind} in {met:?}");
+    }
+}
+
+#[test]
+fn an_ignored_taint_counts_as_if_it_were_not_there() {
+    let mut runner = TestRunner::new(cases(1000));
+    let facts = (facts::rules(), facts::pod(), facts::node(), facts::anchors());
+    runner
+        .run(&facts, |(rules, pod, node, anchors)| {
+            let is_ignored = |taint: &Taint| {
+                let rule = taint::rules::rule_of(&rules, taint);
+                rule.is_some_and(|rule| rule.method == TaintMethod::Ignore)
+            };
+            let taints = node.taints.iter().filter(|taint| !is_ignored(taint)).cloned().collect();
+            let others = Node { taints, ..node.clone() };
+            let verdict = decide_by(&rules, &pod, &node, &anchors);
+            let without = decide_by(&rules, &pod, &others, &anchors);
+            match without {
+                Verdict::Keep(_) => prop_assert!(matches!(verdict, Verdict::Keep(_))),
+                evicted => prop_assert_eq!(verdict, evicted),
+            }
+            Ok(())
+        })
+        .unwrap();
 }
 
 #[test]

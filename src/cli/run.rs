@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, anyhow};
+use anyhow::{Context, anyhow, bail};
 use clap::{ArgAction, Args};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::sleep;
@@ -158,6 +158,12 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<()> {
     let (settings, warnings) = arguments.drain.settings()?;
     for warning in warnings {
         warn!("{warning}");
+    }
+    if arguments.compat == Compat::Upstream && !settings.taint_rules.is_empty() {
+        bail!(
+            "--compat upstream knows no taint rules, because kube-controller-manager has none; remove \
+             taintEviction.rules from the configuration, or run without --compat upstream"
+        );
     }
     let times = Times::new(
         arguments.leader_elect_lease_duration,

@@ -139,6 +139,7 @@ impl Prepared {
             let metrics = DrainMetrics::register(registry)?;
             shared = shared.draining_by(config.settings.policies.clone().into(), metrics);
         }
+        shared.facts.set_taint_rules(config.settings.taint_rules.clone().into());
         let shared = Arc::new(shared);
         if let Some(drains) = &shared.drains {
             DrainMetrics::register_gauges(registry, &shared.facts, drains)?;

@@ -160,7 +160,10 @@ impl Decider {
                 entry.is_some_and(|entry| matches!(entry.state, State::Sent | State::WouldEvict));
             let cancelled = self.schedule.disarm(&pod.node, pod.uid, CauseKind::Taint);
             self.schedule.backlog.leave(&pod.node, pod.uid, CauseKind::Taint);
-            if cancelled && !sent && matches!(kept, Kept::NoTaints | Kept::Tolerated) {
+            if cancelled
+                && !sent
+                && matches!(kept, Kept::NoTaints | Kept::Tolerated | Kept::Ignored)
+            {
                 tracing::info!(%pod, uid = %pod.uid, node = %pod.node, %verdict, "eviction cancelled");
                 self.recorder.cancelled(pod, &verdict);
             }

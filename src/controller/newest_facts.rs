@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use crate::config::Compat;
 use crate::drain_reconciler::Drains;
-use crate::evict::{Cause, DrainEviction, Eviction, Recheck, Spared};
+use crate::evict::{Cause, DrainEviction, Eviction, Method, Recheck, Spared};
 use crate::informer::Facts;
 use crate::model::{Anchors, Kept, Node, Pod, PodClass, Verdict};
-use crate::taint::{anchor, decide, upstream};
+use crate::taint::{anchor, decide_by, upstream};
 
 /// The verdict about `pod` on `node`, by the rules in force. `armed` is the verdict by which it is
 /// armed, if it is.
@@ -20,7 +20,7 @@ pub(super) fn verdict(
 ) -> Verdict {
     match (node, facts.compat) {
         (None, _) => Verdict::Keep(Kept::NodeGone),
-        (Some(node), Compat::None) => decide(pod, node, anchors),
+        (Some(node), Compat::None) => decide_by(&facts.taint_rules(), pod, node, anchors),
         (Some(node), Compat::Upstream) => upstream::decide(pod, node, facts.clock.now(), armed),
     }
 }
@@ -43,8 +43,9 @@ impl Recheck for NewestFacts {
                 };
                 let (pod, node) = (facts.pod, facts.node.as_deref());
                 let verdict = verdict(&self.facts, &pod, node, &facts.anchors, Some(armed));
-                if verdict.is_due(self.facts.clock.now()) {
-                    Ok((pod, Cause::Taint(verdict)))
+                let now = self.facts.clock.now();
+                if verdict.is_due(now) {
+                    Ok((pod, Cause::Taint(verdict.at(now).clone())))
                 } else {
                     Err(Spared::Unwanted(Some(verdict)))
                 }
@@ -60,13 +61,25 @@ impl Recheck for NewestFacts {
         }
     }
 
-    fn by_server(&self, eviction: &Eviction, pod: &Pod, node: Option<&Node>) -> Result<(), Spared> {
+    fn by_server(
+        &self,
+        eviction: &Eviction,
+        method: Method,
+        pod: &Pod,
+        node: Option<&Node>,
+    ) -> Result<(), Spared> {
         match &eviction.cause {
-            Cause::Taint(armed) => match self.verdict_by_server(pod, armed, node) {
-                Verdict::Keep(Kept::Terminating) => Err(Spared::Going),
-                verdict if verdict.is_due(self.facts.clock.now()) => Ok(()),
-                verdict => Err(Spared::Unconfirmed(verdict)),
-            },
+            Cause::Taint(armed) => {
+                let now = self.facts.clock.now();
+                match self.verdict_by_server(pod, armed, node) {
+                    Verdict::Keep(Kept::Terminating) => Err(Spared::Going),
+                    verdict if !verdict.is_due(now) => Err(Spared::Unconfirmed(verdict)),
+                    verdict if !method.asks_budgets() && verdict.at(now).respects_budgets() => {
+                        Err(Spared::Unconfirmed(verdict))
+                    }
+                    _ => Ok(()),
+                }
+            }
             Cause::Drain(drain) if self.is_draining(drain, node) => Ok(()),
             Cause::Drain(_) => Err(Spared::Unwanted(None)),
         }
@@ -264,7 +277,7 @@ mod tests {
             let eviction = Eviction { pod: pod.reference(), cause, due: Instant::now() };
             let facts = shared.newest_facts();
             facts.by_view(&eviction).unwrap();
-            facts.by_server(&eviction, &pod, read.as_ref())
+            facts.by_server(&eviction, eviction.cause.method(), &pod, read.as_ref())
         };
         let unwanted = Err(Spared::Unwanted(None));
         for (read, seen, expected) in [

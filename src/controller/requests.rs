@@ -6,6 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::cluster::{Api, BudgetRefusal, RequestError, Watched};
+use crate::drain::{BudgetBlocker, budget_blocker};
 use crate::evict::{Cause, Failure, FailureKind, Notices, Requests};
 use crate::model::{Node, NodeName, Pod, PodRef};
 use crate::observe::Recorder;
@@ -50,6 +51,14 @@ impl Requests for ApiRequests {
 
     async fn budgets_over(&self, pod: &PodRef) -> Result<Vec<Arc<str>>, Failure> {
         self.api.budgets_over(pod).await.map_err(failure)
+    }
+
+    async fn hopeless_budget(&self, pod: &PodRef) -> Result<Option<String>, Failure> {
+        let Some((pod, budgets)) = self.api.pod_and_budgets(pod).await.map_err(failure)? else {
+            return Ok(None);
+        };
+        let blocker = budget_blocker(&pod, &budgets);
+        Ok(blocker.filter(BudgetBlocker::is_lasting).map(|blocker| blocker.to_string()))
     }
 }
 
@@ -128,17 +137,25 @@ impl Notices for ByEvents {
         }
     }
 
-    fn blocked(&self, pod: &PodRef, message: &str) {
-        self.0.drain_blocked(pod, "budget", message);
+    fn blocked(&self, pod: &PodRef, cause: &Cause, message: &str) {
+        match cause {
+            Cause::Taint(verdict) => self.0.taint_blocked(pod, verdict, "budget", message),
+            Cause::Drain(_) => self.0.drain_blocked(pod, "budget", message),
+        }
     }
 
-    fn several_budgets(&self, pod: &PodRef, budgets: &[Arc<str>]) {
+    fn several_budgets(&self, pod: &PodRef, cause: &Cause, budgets: &[Arc<str>]) {
         let names = if budgets.is_empty() { "unknown".to_owned() } else { budgets.join(", ") };
         let message = format!(
             "more than one disruption budget selects it ({names}), so Kubernetes never evicts it; keep \
              only one of them"
         );
-        self.0.drain_blocked(pod, "several budgets", &message);
+        match cause {
+            Cause::Taint(verdict) => {
+                self.0.taint_blocked(pod, verdict, "several budgets", &message);
+            }
+            Cause::Drain(_) => self.0.drain_blocked(pod, "several budgets", &message),
+        }
     }
 }
 

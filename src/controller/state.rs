@@ -18,6 +18,7 @@ use crate::model::NodeName;
 use crate::observe::Recorder;
 use crate::other_managers::OtherManagers;
 use crate::pipeline::TimedQueue;
+use crate::taint::TaintRule;
 
 /// The parts of a controller that live as long as it does.
 pub(super) struct Shared {
@@ -110,6 +111,24 @@ impl Shared {
         }
     }
 
+    /// Puts other taint rules in force. All pods are decided about again; no countdown starts again, since a
+    /// deadline does not depend on when it was computed.
+    #[allow(dead_code, reason = "for the reload of the configuration")]
+    pub(super) fn set_taint_rules(&self, rules: Arc<[TaintRule]>) {
+        if self.facts.set_taint_rules(rules) {
+            self.decide_again();
+        }
+    }
+
+    /// Queues every node, and with them their pods.
+    fn decide_again(&self) {
+        let mut names = self.facts.view.node_names();
+        names.sort_unstable();
+        for name in names {
+            self.queues.node_changed(name);
+        }
+    }
+
     /// Begins to work: all that is known is queued, and from now on what changes.
     pub(super) fn lead(&self) {
         if let Some(drains) = &self.drains {
@@ -118,11 +137,7 @@ impl Shared {
         self.others.lead();
         // Before the view is read: what comes in now is either in it, or queued by who brings it.
         self.queues.lead();
-        let mut names = self.facts.view.node_names();
-        names.sort_unstable();
-        for name in names {
-            self.queues.node_changed(name);
-        }
+        self.decide_again();
     }
 
     /// Ends the work: nothing is queued any more. What is under way goes on.

@@ -106,6 +106,10 @@ impl Requests for WouldEvict {
         Ok(())
     }
 
+    async fn hopeless_budget(&self, pod: &PodRef) -> Result<Option<String>, Failure> {
+        self.requests.hopeless_budget(pod).await
+    }
+
     async fn budgets_over(&self, pod: &PodRef) -> Result<Vec<Arc<str>>, Failure> {
         self.requests.budgets_over(pod).await
     }

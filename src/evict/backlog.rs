@@ -85,8 +85,9 @@ pub struct BacklogEntry {
     pub(super) marked: Option<Instant>,
     /// Whether a refusal of the condition was reported.
     pub(super) unmarked: bool,
-    /// Whether the eviction was announced by an event.
-    pub(super) announced: bool,
+    /// Whether the eviction was announced by an event, and whether budgets were asked then. It is
+    /// announced again when they are no longer asked.
+    pub(super) announced: Option<bool>,
 }
 
 impl BacklogEntry {
@@ -101,7 +102,7 @@ impl BacklogEntry {
             due,
             marked: None,
             unmarked: false,
-            announced: false,
+            announced: None,
         }
     }
 
@@ -143,9 +144,6 @@ impl Backlog {
         let entry =
             node.entry(key).or_insert_with(|| BacklogEntry::new(pod.clone(), cause.clone(), due));
         if entry.cause != *cause {
-            let budgets = |cause: &Cause| cause.method().asks_budgets();
-            // It is announced again if budgets are no longer asked.
-            entry.announced &= budgets(&entry.cause) == budgets(cause);
             (entry.retry.next, entry.retry.not_before) = (None, None);
             // A drain that resorts to deletion is still the same drain.
             entry.admitted &= cause.kind() == CauseKind::Drain;

@@ -85,12 +85,23 @@ impl Metrics {
                 registry,
                 (
                     "ostrakon_evictions_total",
-                    "Ends of evictions: deleted (the API server accepted the deletion), already_gone \
-                     (the pod no longer existed), withdrawn (no longer due when checked again), \
-                     unconfirmed (postponed because the API server has newer data), paused (not \
-                     sent because a pause had begun).",
+                    "Ends of evictions: deleted (the API server accepted the deletion), evicted (the \
+                     Eviction API accepted it), already_gone (the pod no longer existed), withdrawn \
+                     (no longer due when checked again), unconfirmed (postponed because the API server \
+                     has newer data), blocked (a disruption budget allows no disruption), \
+                     several_budgets (more than one budget selects the pod), paused (not sent because a \
+                     pause had begun).",
                 ),
-                &["deleted", ALREADY_GONE, WITHDRAWN, UNCONFIRMED, PAUSED],
+                &[
+                    "deleted",
+                    "evicted",
+                    ALREADY_GONE,
+                    WITHDRAWN,
+                    UNCONFIRMED,
+                    BLOCKED,
+                    SEVERAL_BUDGETS,
+                    PAUSED,
+                ],
                 (
                     "ostrakon_eviction_failures_total",
                     "Failed attempts to evict a pod, by cause; each is retried.",
@@ -126,8 +137,9 @@ impl Metrics {
             CauseKind::Taint,
             "ostrakon_backlog_pods",
             "Pods that are due by a taint and not yet gone, by state: due, held (by a limit or a pause), \
-             unconfirmed, sent, or the cause of the last failure.",
-            &[State::Due, State::Unconfirmed, State::Sent],
+             unconfirmed, blocked (by a disruption budget), several_budgets, sent, or the cause of \
+             the last failure.",
+            &[State::Due, State::Unconfirmed, State::Blocked, State::SeveralBudgets, State::Sent],
         );
         registry.register(Box::new(taints?))?;
         let drains = BacklogGauge::new(

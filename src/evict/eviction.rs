@@ -22,7 +22,8 @@ pub struct Eviction {
 /// Why a pod is evicted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// The taints of its node, according to this verdict.
+    /// The taints of its node, according to this verdict. The verdict also tells whether budgets are
+    /// respected, and until when.
     Taint(Verdict),
     /// A drain of its node.
     Drain(Arc<DrainEviction>),
@@ -94,9 +95,18 @@ impl Cause {
         }
     }
 
+    /// The cause that counts at `now`: a taint's pod may be deleted from some time on.
+    pub fn at(&self, now: Timestamp) -> Self {
+        match self {
+            Self::Taint(verdict) => Self::Taint(verdict.at(now).clone()),
+            Self::Drain(_) => self.clone(),
+        }
+    }
+
     /// Which requests evict the pod.
     pub fn method(&self) -> Method {
         match self {
+            Self::Taint(verdict) if verdict.respects_budgets() => Method::Evict { grace: None },
             Self::Taint(_) => Method::Delete,
             Self::Drain(drain) if drain.delete => Method::DeleteWithin { grace: drain.grace },
             Self::Drain(drain) => Method::Evict { grace: drain.grace },
@@ -114,7 +124,7 @@ impl Method {
     }
 
     /// Whether the API server asks the pod's disruption budgets.
-    pub(super) fn asks_budgets(self) -> bool {
+    pub fn asks_budgets(self) -> bool {
         matches!(self, Self::Evict { .. })
     }
 }

@@ -19,7 +19,7 @@ use super::{
 };
 use crate::backoff::Backoff;
 use crate::clock::Clock;
-use crate::model::{Disruption, Node, NodeName, Pod, PodClass, PodRef};
+use crate::model::{Disruption, Node, NodeName, Pod, PodClass, PodRef, Verdict};
 
 /// Pause between failed attempts. Two minutes is how long a person who has just fixed the cause is
 /// willing to wait.
@@ -96,6 +96,12 @@ pub trait Requests: Send + Sync {
         &self,
         pod: &PodRef,
     ) -> impl Future<Output = Result<Vec<Arc<str>>, Failure>> + Send;
+
+    /// Why the pod's budget can never be met as things are, with its numbers; `None` if it can be.
+    fn hopeless_budget(
+        &self,
+        pod: &PodRef,
+    ) -> impl Future<Output = Result<Option<String>, Failure>> + Send;
 }
 
 /// Kubernetes events about evictions. Must not block.
@@ -110,11 +116,11 @@ pub trait Notices: Send + Sync {
     fn failing(&self, pod: &PodRef, cause: &Cause, kind: FailureKind, message: &str);
 
     /// A budget blocks the eviction. Once per pod and budget.
-    fn blocked(&self, pod: &PodRef, message: &str);
+    fn blocked(&self, pod: &PodRef, cause: &Cause, message: &str);
 
     /// Several budgets select the pod, so the API server refuses to evict it. `budgets` is empty if their
     /// names could not be read. Once per pod.
-    fn several_budgets(&self, pod: &PodRef, budgets: &[Arc<str>]);
+    fn several_budgets(&self, pod: &PodRef, cause: &Cause, budgets: &[Arc<str>]);
 }
 
 /// Carries out evictions.
@@ -216,7 +222,7 @@ impl<R: Recheck, A: Requests, N: Notices> Evictor<R, A, N> {
                 self.wait(eviction, State::Sent, UNTIL_SEEN)
             }
             Err(Failure::Blocked { budget, message, after }) => {
-                self.blocked(eviction, budget, &message, after)
+                self.blocked(eviction, budget, &message, after).await
             }
             Err(Failure::SeveralBudgets) => self.several_budgets(eviction, past.state).await,
             Err(Failure::Paused) => {
@@ -263,12 +269,21 @@ impl<R: Recheck, A: Requests, N: Notices> Evictor<R, A, N> {
             warn!(pod = %eviction.pod, uid = %eviction.pod.uid,
                 "the API server accepted the eviction, but the pod is still there; evicting it again");
         }
-        if let Some(end) = self.confirm(eviction, stored.as_ref().unwrap_or(&known)).await? {
+        let method = cause.method();
+        if cause.kind() == CauseKind::Taint && method.asks_budgets() && stored.is_none() {
+            // There is no patch of the condition from which the current pod would be known.
+            stored = self.requests.pod(&eviction.pod).await?;
+            if stored.is_none() {
+                return Ok(End::AlreadyGone);
+            }
+        }
+        let pod = stored.as_ref().unwrap_or(&known);
+        if let Some(end) = self.confirm(eviction, method, pod).await? {
             return Ok(end);
         }
         self.announce(eviction, &cause);
         let start = Instant::now();
-        match cause.method() {
+        match method {
             Method::Delete => {
                 let is_marked = past.marked.is_some_and(|at| at.elapsed() < MARK_LASTS)
                     || known.disruption == Disruption::ByTaint;
@@ -279,7 +294,7 @@ impl<R: Recheck, A: Requests, N: Notices> Evictor<R, A, N> {
                     None => self.requests.pod(&eviction.pod).await?,
                 };
                 let Some(stored) = stored else { return Ok(End::AlreadyGone) };
-                if let Some(end) = self.confirm(eviction, &stored).await? {
+                if let Some(end) = self.confirm(eviction, method, &stored).await? {
                     return Ok(end);
                 }
                 self.requests.delete(&eviction.pod).await?;
@@ -290,19 +305,40 @@ impl<R: Recheck, A: Requests, N: Notices> Evictor<R, A, N> {
             }
         }
         self.window.went_well(start.elapsed());
+        if let (CauseKind::Taint, Method::Evict { .. }) = (cause.kind(), method) {
+            // The API server has set the condition, with a reason that does not tell the taint. The pod
+            // is terminating, or gone already: then there is nothing to tell.
+            let known = Pod { disruption: Disruption::Foreign, ..Pod::clone(&known) };
+            if let Err(error) = self.requests.mark(&known, self.clock.now()).await {
+                debug!(pod = %eviction.pod, uid = %eviction.pod.uid, %error,
+                    "the condition DisruptionTarget does not tell the taint");
+            }
+        }
         Ok(End::Sent(cause))
     }
 
     /// Checks again whether the pod is to be evicted: first by the view, then by `pod` and by its node, which
     /// is read from the API server unless a read is less than a second old. Returns how the attempt ends
-    /// if not. The view is checked after the read, because the response may have been delayed.
-    async fn confirm(&self, eviction: &Eviction, pod: &Pod) -> Result<Option<End>, Failure> {
+    /// if not. The view is checked after the read, because the response may have been delayed. Both must
+    /// also agree to the `method`: if budgets are to be asked after all, the attempt ends.
+    async fn confirm(
+        &self,
+        eviction: &Eviction,
+        method: Method,
+        pod: &Pod,
+    ) -> Result<Option<End>, Failure> {
         let name = &eviction.pod.node;
         let node = self.confirmations.node(name, eviction.due, &self.requests).await?;
-        if let Err(spared) = self.recheck.by_view(eviction) {
-            return Ok(Some(End::Spared(spared)));
+        match self.recheck.by_view(eviction) {
+            Err(spared) => return Ok(Some(End::Spared(spared))),
+            Ok((_, Cause::Taint(verdict)))
+                if verdict.respects_budgets() && !method.asks_budgets() =>
+            {
+                return Ok(Some(End::Spared(Spared::Unconfirmed(verdict))));
+            }
+            Ok(_) => {}
         }
-        Ok(match self.recheck.by_server(eviction, pod, node.as_deref()) {
+        Ok(match self.recheck.by_server(eviction, method, pod, node.as_deref()) {
             Ok(()) => None,
             Err(Spared::Going) => Some(End::AlreadyGone),
             Err(spared) => Some(End::Spared(spared)),
@@ -351,7 +387,10 @@ impl<R: Recheck, A: Requests, N: Notices> Evictor<R, A, N> {
     }
 
     fn announce(&self, eviction: &Eviction, cause: &Cause) {
-        if self.is_first(eviction, |entry| &mut entry.announced) {
+        let asks = Some(cause.method().asks_budgets());
+        let was =
+            self.backlog.update(eviction, |entry| std::mem::replace(&mut entry.announced, asks));
+        if was.is_some_and(|was| was != asks) {
             self.notices.evicting(&eviction.pod, cause);
         }
     }
@@ -361,7 +400,7 @@ impl<R: Recheck, A: Requests, N: Notices> Evictor<R, A, N> {
         was == Some(false)
     }
 
-    fn blocked(
+    async fn blocked(
         &self,
         eviction: &Eviction,
         budget: Option<String>,
@@ -377,7 +416,17 @@ impl<R: Recheck, A: Requests, N: Notices> Evictor<R, A, N> {
         if is_news {
             info!(%pod, uid = %pod.uid, node = %pod.node, reason = message, ?pause,
                 "a disruption budget blocks the eviction");
-            self.notices.blocked(pod, message);
+            // A drain says itself what its budgets forbid.
+            let hopeless = match eviction.cause.kind() {
+                CauseKind::Taint => self.requests.hopeless_budget(pod).await.ok().flatten(),
+                CauseKind::Drain => None,
+            };
+            if let Some(hopeless) = &hopeless {
+                warn!(%pod, uid = %pod.uid, node = %pod.node, reason = hopeless,
+                    "the eviction waits for a disruption budget that can never be met; change the budget, \
+                     or have more pods");
+            }
+            self.notices.blocked(pod, &eviction.cause, hopeless.as_deref().unwrap_or(message));
         }
         let asked = after.and_then(|after| self.in_a_while(after));
         self.backlog.update(eviction, |entry| entry.retry.not_before = asked);
@@ -398,7 +447,7 @@ impl<R: Recheck, A: Requests, N: Notices> Evictor<R, A, N> {
                 warn!(%pod, uid = %pod.uid, node = %pod.node, budgets = names,
                     "more than one disruption budget selects the pod, so it cannot be evicted; keep \
                      only one");
-                self.notices.several_budgets(pod, &budgets);
+                self.notices.several_budgets(pod, &eviction.cause, &budgets);
             }
         }
         self.wait(eviction, State::SeveralBudgets, UNTIL_ONE_BUDGET)
@@ -418,7 +467,7 @@ impl<R: Recheck, A: Requests, N: Notices> Evictor<R, A, N> {
         }
         let (failures, is_news) =
             self.refused(eviction, message, kind.label().into(), |retry| &mut retry.failures);
-        let backoff = match (cause.method(), kind) {
+        let backoff = match (cause.at(self.clock.now()).method(), kind) {
             (Method::Evict { .. } | Method::DeleteWithin { .. }, FailureKind::Webhook) => WEBHOOK,
             _ => BACKOFF,
         };
@@ -452,12 +501,24 @@ impl<R: Recheck, A: Requests, N: Notices> Evictor<R, A, N> {
     }
 
     fn wait(&self, eviction: &Eviction, state: State, pause: Duration) -> Outcome {
+        let pause = if state == State::Sent { pause } else { self.until_deletion(eviction, pause) };
         let next = self.in_a_while(pause);
         self.backlog.update(eviction, |entry| {
             entry.state = state;
             entry.retry.next = next;
         });
         Outcome::Again(pause)
+    }
+
+    /// The pause, but no longer than until the pod may be deleted without asking its budgets.
+    fn until_deletion(&self, eviction: &Eviction, pause: Duration) -> Duration {
+        let Cause::Taint(verdict) = &eviction.cause else { return pause };
+        let Some(Verdict::EvictAt { deadline, .. }) = verdict.deletion() else { return pause };
+        let left = deadline.0.duration_since(self.clock.now());
+        match Duration::try_from(left) {
+            Ok(left) if !left.is_zero() => pause.min(left),
+            _ => pause,
+        }
     }
 
     fn in_a_while(&self, pause: Duration) -> Option<Timestamp> {

@@ -2,19 +2,10 @@
 
 use std::time::Duration;
 
+pub use crate::model::RateLimit;
+
 /// The node label that names a zone.
 pub const ZONE_LABEL: &str = "topology.kubernetes.io/zone";
-
-/// A token bucket: so many pods in each period, and so many at once after a quiet time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RateLimit {
-    /// Pods in each period, at least 1.
-    pub pods: u32,
-    /// The period, at least a second.
-    pub per: Duration,
-    /// Pods at once, at least 1.
-    pub burst: u32,
-}
 
 /// Limits on evictions. They delay, and never drop.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -34,7 +34,6 @@ mod pause;
 mod queue;
 mod recheck;
 mod schedule;
-mod taint_rules;
 mod window;
 
 pub use backlog::{Backlog, BacklogEntry, Retry, State};
@@ -49,5 +48,6 @@ pub use pause::Pauses;
 pub use queue::{Origin, Queue, Standing, hand_out};
 pub use recheck::{Recheck, Spared};
 pub(crate) use schedule::Schedule;
-pub use taint_rules::{TaintMethod, TaintRule, may_delete, rule_of};
 pub use window::Window;
+
+pub use crate::taint::rules::{TaintMethod, TaintRule, may_delete, rule_of};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use tokio::time::Instant;
 
 use crate::clock::Clock;
@@ -13,13 +13,15 @@ use crate::config::Compat;
 use crate::dry_run::Unwritten;
 use crate::model::{Anchors, Node, Pod, later};
 use crate::taint::anchor::{self, CLOCKS_APART, Past};
-use crate::taint::record;
+use crate::taint::{TaintRule, record};
 
 /// The view, the clock by which it is read, and the rules for taints.
 pub(crate) struct Facts {
     pub clock: Clock,
     pub compat: Compat,
     pub view: View,
+    /// How pods are evicted for taints.
+    taint_rules: RwLock<Arc<[TaintRule]>>,
     /// In a dry run, what would have been written to nodes.
     pub unwritten: Option<Arc<Unwritten>>,
     /// The API server's time by its last response, and when it came.
@@ -29,7 +31,19 @@ pub(crate) struct Facts {
 impl Facts {
     pub(crate) fn new(clock: Clock, compat: Compat) -> Self {
         let (view, server_time) = (View::default(), Mutex::default());
-        Self { clock, compat, view, unwritten: None, server_time }
+        let taint_rules = RwLock::default();
+        Self { clock, compat, view, taint_rules, unwritten: None, server_time }
+    }
+
+    /// The taint rules in force.
+    pub(crate) fn taint_rules(&self) -> Arc<[TaintRule]> {
+        Arc::clone(&self.taint_rules.read())
+    }
+
+    /// Replaces the taint rules. Returns whether they are others; then all pods must be decided about again.
+    pub(crate) fn set_taint_rules(&self, rules: Arc<[TaintRule]>) -> bool {
+        let before = std::mem::replace(&mut *self.taint_rules.write(), Arc::clone(&rules));
+        before != rules
     }
 
     /// Takes in the API server's time.

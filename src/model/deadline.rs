@@ -1,6 +1,7 @@
 //! The time at which a pod's toleration ends.
 
 use std::fmt;
+use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -25,6 +26,12 @@ impl Deadline {
     pub fn exactly(from: Timestamp, seconds: i64) -> Self {
         let later = from.saturating_add(SignedDuration::from_secs(seconds));
         Self(later.unwrap_or(Timestamp::MAX))
+    }
+
+    /// So much later. Saturates like [`after`](Self::after).
+    pub fn plus(self, time: Duration) -> Self {
+        let time = SignedDuration::try_from(time).unwrap_or(SignedDuration::MAX);
+        Self(self.0.saturating_add(time).unwrap_or(Timestamp::MAX))
     }
 
     /// Whether the deadline has come at `now`.

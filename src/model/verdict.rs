@@ -1,6 +1,8 @@
 //! The decision about a pod, with its reason.
 
 use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::Timestamp;
 
@@ -31,6 +33,8 @@ pub enum Kept {
     NoTaints,
     /// It tolerates all of them forever.
     Tolerated,
+    /// A rule ignores each of them that it does not tolerate forever.
+    Ignored,
     /// It is a mirror pod.
     Mirror,
     /// It has finished.
@@ -43,13 +47,32 @@ pub enum Kept {
     NodeGone,
 }
 
-/// The taint that decides, and how it is tolerated.
+/// The taint that decides, how it is tolerated, and what its rule says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cause {
     /// The taint.
     pub taint: Taint,
     /// The toleration that matches it, or `None` if none does.
     pub tolerance: Option<Tolerance>,
+    /// The name of the rule for the taint, if there is one.
+    pub rule: Option<Arc<str>>,
+    /// Whether the pod's disruption budgets are respected.
+    pub budgets: Budgets,
+}
+
+/// Whether the disruption budgets of a pod are respected when it is evicted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Budgets {
+    /// They are not asked: the pod is deleted.
+    #[default]
+    NotAsked,
+    /// They were respected for so long after the deadline. Now the pod is deleted.
+    RespectedFor(Duration),
+    /// They are respected: the pod is evicted by the Eviction API.
+    Respected {
+        /// The verdict by which the pod is deleted, which is due later. `None`: it is never deleted.
+        until: Option<Box<Verdict>>,
+    },
 }
 
 /// A toleration that matches for a limited time.
@@ -87,6 +110,13 @@ pub enum AnchorSource {
     Observed,
 }
 
+impl Cause {
+    /// A cause without a rule: the pod is deleted.
+    pub fn new(taint: Taint, tolerance: Option<Tolerance>) -> Self {
+        Self { taint, tolerance, rule: None, budgets: Budgets::NotAsked }
+    }
+}
+
 impl Verdict {
     /// Why the pod is evicted; `None` if it stays.
     pub fn cause(&self) -> Option<&Cause> {
@@ -94,6 +124,25 @@ impl Verdict {
             Self::Keep(_) => None,
             Self::EvictNow(cause) | Self::EvictAt { cause, .. } => Some(cause),
         }
+    }
+
+    /// The verdict by which the pod is deleted although this one respects its budgets; `None` if there is
+    /// none.
+    pub fn deletion(&self) -> Option<&Self> {
+        match &self.cause()?.budgets {
+            Budgets::Respected { until } => until.as_deref(),
+            Budgets::NotAsked | Budgets::RespectedFor(_) => None,
+        }
+    }
+
+    /// What counts at `now`: this verdict, or the deletion that follows it, once that is due.
+    pub fn at(&self, now: Timestamp) -> &Self {
+        self.deletion().filter(|deletion| deletion.is_due(now)).unwrap_or(self)
+    }
+
+    /// Whether the pod is evicted by the Eviction API, which asks its disruption budgets.
+    pub fn respects_budgets(&self) -> bool {
+        self.cause().is_some_and(|cause| matches!(cause.budgets, Budgets::Respected { .. }))
     }
 
     /// Whether the pod is due at `now`.
@@ -121,6 +170,9 @@ impl fmt::Display for Kept {
         f.write_str(match self {
             Self::NoTaints => "its node has no NoExecute taint",
             Self::Tolerated => "it tolerates every NoExecute taint forever",
+            Self::Ignored => {
+                "a rule ignores each NoExecute taint that it does not tolerate forever"
+            }
             Self::Mirror => "it is a mirror pod, which only the kubelet can stop",
             Self::Finished => "it has finished",
             Self::Terminating => "it is already terminating",
@@ -134,14 +186,37 @@ impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let taint = &self.taint;
         match &self.tolerance {
-            None => write!(f, "taint {taint} is not tolerated"),
+            None => write!(f, "taint {taint} is not tolerated")?,
             Some(Tolerance { index, seconds, anchor }) => {
                 write!(f, "taint {taint} is tolerated for {seconds} s by toleration {index}")?;
-                match anchor {
-                    Some(anchor) => write!(f, ", counted from {anchor}"),
-                    None => Ok(()),
+                if let Some(anchor) = anchor {
+                    write!(f, ", counted from {anchor}")?;
                 }
             }
+        }
+        if let Some(rule) = &self.rule {
+            write!(f, "; rule {rule}")?;
+        }
+        self.budgets.fmt(f)
+    }
+}
+
+/// What is said after the cause; nothing if budgets are not asked.
+impl fmt::Display for Budgets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotAsked => Ok(()),
+            Self::RespectedFor(time) => {
+                write!(f, "; disruption budgets were respected for {time:?}")
+            }
+            Self::Respected { until: None } => f.write_str("; disruption budgets are respected"),
+            Self::Respected { until: Some(deletion) } => match &**deletion {
+                Verdict::EvictAt { deadline, .. } => {
+                    write!(f, "; disruption budgets are respected until {deadline}")
+                }
+                // Nothing is respected until a time that is over.
+                Verdict::EvictNow(_) | Verdict::Keep(_) => Ok(()),
+            },
         }
     }
 }

@@ -163,11 +163,22 @@ impl Recorder {
         if !self.repeats.is_news(pod.uid, cause) {
             return;
         }
+        let what = if verdict.respects_budgets() { "evict" } else { "delete" };
         let message = format!(
-            "Cannot delete Pod {pod} from node {} ({cause}: {error}); retrying until it succeeds",
+            "Cannot {what} Pod {pod} from node {} ({cause}: {error}); retrying until it succeeds",
             pod.node
         );
         self.about_pod(pod, Reason::TaintManagerEvictionFailed, "Evict", &message, verdict);
+    }
+
+    /// A rule respects the pod's disruption budgets, and they do not allow its eviction. At most once a
+    /// minute for a pod and a cause.
+    pub fn taint_blocked(&self, pod: &PodRef, verdict: &Verdict, cause: &'static str, why: &str) {
+        if !self.repeats.is_news(pod.uid, cause) {
+            return;
+        }
+        let message = format!("Cannot evict Pod {pod} from node {}: {why}", pod.node);
+        self.about_pod(pod, Reason::TaintManagerEvictionBlocked, "Evict", &message, verdict);
     }
 
     /// The pod's condition `DisruptionTarget` was refused. At most once a minute for a pod.

@@ -55,6 +55,8 @@ reasons! {
     Warning {
         /// A pod cannot be evicted for a taint for now.
         TaintManagerEvictionFailed,
+        /// A rule respects the budgets of a pod, and they do not allow its eviction.
+        TaintManagerEvictionBlocked,
         /// A pod is deleted without its condition.
         DisruptionConditionRefused,
         /// The record of a node's taints cannot be read.

@@ -6,29 +6,45 @@
 //! taint, one of two taints removed) moves the deadline earlier or later. It must never evict a pod for
 //! a taint that the pod tolerates forever.
 //!
-//! It allocates nothing: a verdict costs the matching and two reference counts.
+//! It allocates nothing unless a rule respects disruption budgets for a time: a verdict costs the matching
+//! and a few reference counts.
+
+use std::sync::Arc;
 
 use crate::model::{
-    Anchor, AnchorSource, Anchors, Cause, Deadline, Kept, Node, Pod, PodClass, Taint, Tolerance,
-    Verdict,
+    Anchor, AnchorSource, Anchors, Budgets, Cause, Deadline, Kept, Node, Pod, PodClass, Taint,
+    Tolerance, Verdict,
 };
 
 use super::anchor::since;
 use super::matching::used;
+use super::rules::{TaintMethod, TaintRule, rule_of};
 
-/// The verdict on `pod` for the NoExecute taints of `node`, its node.
+/// The verdict on `pod` for the NoExecute taints of `node`, its node, without rules: pods are deleted.
+///
+/// See [`decide_by`].
+pub fn decide(pod: &Pod, node: &Node, anchors: &Anchors) -> Verdict {
+    decide_by(&[], pod, node, anchors)
+}
+
+/// The verdict on `pod` for the NoExecute taints of `node`, its node, by these rules.
 ///
 /// - Mirror pods, finished pods and terminating pods are kept.
+/// - A taint that a rule ignores does not count. In particular, it hides no other taint.
 /// - If a taint is not tolerated, the pod is evicted now, whatever the other taints are; the verdict
 ///   names the first such taint.
 /// - If a taint is tolerated for 0 seconds or less, the pod is evicted now.
 /// - Otherwise the pod is evicted at the earliest of `max(since, bound) + seconds` over the taints that
 ///   are tolerated for a time. `since` is [`anchor`](super::anchor::since) and `bound` is [`Pod::bound`].
 ///   Of equal times, the verdict names the first taint. The sum saturates.
-/// - If all taints are tolerated forever, the pod is kept.
+/// - If all taints are tolerated forever or ignored, the pod is kept.
+///
+/// Budgets are respected from the earliest of these times on, until the earliest at which a taint's rule
+/// deletes: of all taints that are due, the strongest method counts (ADR 18). `EvictThenDelete` deletes at
+/// `max(since, bound) + seconds + after`, where no toleration means 0 seconds.
 ///
 /// `anchors` must be of this version of the node (see [`advance`](super::advance)).
-pub fn decide(pod: &Pod, node: &Node, anchors: &Anchors) -> Verdict {
+pub fn decide_by(rules: &[TaintRule], pod: &Pod, node: &Node, anchors: &Anchors) -> Verdict {
     match pod.class {
         PodClass::Ordinary => {}
         PodClass::Mirror => return Verdict::Keep(Kept::Mirror),
@@ -36,34 +52,120 @@ pub fn decide(pod: &Pod, node: &Node, anchors: &Anchors) -> Verdict {
         PodClass::Terminating => return Verdict::Keep(Kept::Terminating),
     }
     let mut kept = Kept::NoTaints;
-    let mut at_once: Option<(&Taint, Tolerance)> = None;
-    let mut soonest: Option<(Deadline, &Taint, Tolerance)> = None;
+    let (mut eviction, mut deletion) = (None, None);
     for (taint, toleration) in used(pod, node) {
-        kept = Kept::Tolerated;
-        let Some((index, toleration)) = toleration else {
-            return Verdict::EvictNow(cause(taint, None));
-        };
-        let Some(seconds) = toleration.seconds else {
-            continue;
-        };
-        let mut tolerance = Tolerance { index, seconds, anchor: None };
-        if seconds <= 0 {
-            at_once.get_or_insert((taint, tolerance));
-            continue;
+        if kept == Kept::NoTaints {
+            kept = Kept::Tolerated;
         }
-        let anchor = not_before_bound(pod, since(anchors, taint));
-        let deadline = Deadline::after(anchor.at, seconds);
-        if soonest.as_ref().is_none_or(|(least, ..)| deadline < *least) {
-            tolerance.anchor = Some(anchor);
-            soonest = Some((deadline, taint, tolerance));
+        let tolerance = match toleration {
+            None => None,
+            Some((_, toleration)) if toleration.seconds.is_none() => continue,
+            Some((index, toleration)) => {
+                Some(Tolerance { index, seconds: toleration.seconds.unwrap_or(0), anchor: None })
+            }
+        };
+        let rule = rule_of(rules, taint);
+        let anchor = || not_before_bound(pod, since(anchors, taint));
+        let due = Due::of(taint, tolerance, rule.map(|rule| &rule.name), anchor);
+        match rule.map(|rule| rule.method).unwrap_or_default() {
+            TaintMethod::Ignore => kept = Kept::Ignored,
+            // Nothing is earlier or stronger.
+            TaintMethod::Delete if due.when == When::Untolerated => {
+                return due.verdict(Budgets::NotAsked);
+            }
+            TaintMethod::Delete => earlier(&mut deletion, due, Budgets::NotAsked),
+            TaintMethod::Evict => earlier(&mut eviction, due, Budgets::NotAsked),
+            TaintMethod::EvictThenDelete { after } => {
+                let later = Due { when: When::At(due.deadline(anchor).plus(after)), ..due.clone() };
+                earlier(&mut deletion, later, Budgets::RespectedFor(after));
+                earlier(&mut eviction, due, Budgets::NotAsked);
+            }
         }
     }
-    match (at_once, soonest) {
-        (Some((taint, tolerance)), _) => Verdict::EvictNow(cause(taint, Some(tolerance))),
-        (None, Some((deadline, taint, tolerance))) => {
-            Verdict::EvictAt { deadline, cause: cause(taint, Some(tolerance)) }
-        }
+    let evicted_first =
+        |(eviction, deletion): (&Due<'_>, &Due<'_>)| eviction.when.is_before(deletion.when);
+    match (eviction, deletion) {
         (None, None) => Verdict::Keep(kept),
+        (Some((eviction, _)), None) => eviction.verdict(Budgets::Respected { until: None }),
+        (Some((eviction, _)), Some((deletion, budgets)))
+            if evicted_first((&eviction, &deletion)) =>
+        {
+            let until = Some(Box::new(deletion.verdict(budgets)));
+            eviction.verdict(Budgets::Respected { until })
+        }
+        (_, Some((deletion, budgets))) => deletion.verdict(budgets),
+    }
+}
+
+/// When a pod is due for a taint. Ordered by what a verdict names first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum When {
+    /// At once: it does not tolerate the taint.
+    Untolerated,
+    /// At once: it tolerates the taint for 0 seconds or less.
+    AtOnce,
+    /// At this time.
+    At(Deadline),
+}
+
+impl When {
+    /// Whether it is at an earlier time than `other`.
+    fn is_before(self, other: Self) -> bool {
+        matches!((self, other), (Self::Untolerated | Self::AtOnce, Self::At(_)))
+            || matches!((self, other), (Self::At(own), Self::At(other)) if own < other)
+    }
+}
+
+/// A taint for which a pod is due at some time.
+#[derive(Clone)]
+struct Due<'a> {
+    when: When,
+    taint: &'a Taint,
+    tolerance: Option<Tolerance>,
+    rule: Option<&'a Arc<str>>,
+}
+
+impl<'a> Due<'a> {
+    fn of(
+        taint: &'a Taint,
+        tolerance: Option<Tolerance>,
+        rule: Option<&'a Arc<str>>,
+        anchor: impl FnOnce() -> Anchor,
+    ) -> Self {
+        let Some(mut tolerance) = tolerance else {
+            return Self { when: When::Untolerated, taint, tolerance, rule };
+        };
+        let mut when = When::AtOnce;
+        if tolerance.seconds > 0 {
+            let anchor = anchor();
+            when = When::At(Deadline::after(anchor.at, tolerance.seconds));
+            tolerance.anchor = Some(anchor);
+        }
+        Self { when, taint, tolerance: Some(tolerance), rule }
+    }
+
+    /// The time at which it is due. One that is due at once is due since `anchor`.
+    fn deadline(&self, anchor: impl FnOnce() -> Anchor) -> Deadline {
+        match self.when {
+            When::At(deadline) => deadline,
+            When::Untolerated | When::AtOnce => Deadline::after(anchor().at, 0),
+        }
+    }
+
+    fn verdict(self, budgets: Budgets) -> Verdict {
+        let rule = self.rule.map(Arc::clone);
+        let cause = Cause { rule, budgets, ..cause(self.taint, self.tolerance) };
+        match self.when {
+            When::Untolerated | When::AtOnce => Verdict::EvictNow(cause),
+            When::At(deadline) => Verdict::EvictAt { deadline, cause },
+        }
+    }
+}
+
+/// Keeps the one that comes first; of equal ones, the one that is known already.
+fn earlier<'a>(least: &mut Option<(Due<'a>, Budgets)>, due: Due<'a>, budgets: Budgets) {
+    if least.as_ref().is_none_or(|(least, _)| due.when < least.when) {
+        *least = Some((due, budgets));
     }
 }
 
@@ -73,7 +175,7 @@ fn not_before_bound(pod: &Pod, since: Anchor) -> Anchor {
 }
 
 pub(super) fn cause(taint: &Taint, tolerance: Option<Tolerance>) -> Cause {
-    Cause { taint: taint.clone(), tolerance }
+    Cause::new(taint.clone(), tolerance)
 }
 
 #[cfg(test)]

@@ -34,6 +34,7 @@ use crate::model::{Anchors, FirstSeen, Node, Outage, Pod, PodClass, Stamp};
 
 use super::anchor::{CLOCKS_APART, is_lasting, needs_record};
 use super::matching::used;
+use super::rules::{TaintMethod, TaintRule, rule_of};
 
 const SINCE_ANNOTATION: &str = Node::SINCE_ANNOTATION;
 
@@ -171,10 +172,11 @@ pub fn wanted<'a>(
     anchors: &Anchors,
     node: &Node,
     pods: impl IntoIterator<Item = &'a Pod>,
+    rules: &[TaintRule],
 ) -> Option<String> {
     let in_gap = anchors.outage.is_some_and(|outage| outage.gap_from.is_some());
     let keep = in_gap && tells_of_outage(node);
-    let wanted = keep || pods.into_iter().any(|pod| depends(pod, node, anchors));
+    let wanted = keep || pods.into_iter().any(|pod| depends(pod, node, anchors, rules));
     wanted.then(|| render(anchors))
 }
 
@@ -184,16 +186,22 @@ fn tells_of_outage(node: &Node) -> bool {
 }
 
 /// Whether the pod has a deadline to which a taint with a recorded anchor contributes. The taint need not
-/// be the deciding one: it may become that when another is removed.
-fn depends(pod: &Pod, node: &Node, anchors: &Anchors) -> bool {
+/// be the deciding one: it may become that when another is removed, or when the rules change.
+fn depends(pod: &Pod, node: &Node, anchors: &Anchors, rules: &[TaintRule]) -> bool {
     if pod.class != PodClass::Ordinary {
         return false;
     }
     let mut depends = false;
     for (taint, toleration) in used(pod, node) {
+        let method = || rule_of(rules, taint).map(|rule| rule.method).unwrap_or_default();
         match toleration.map(|(_, toleration)| toleration.seconds) {
-            // It is evicted at once, whenever the taint was added.
-            None | Some(Some(..=0)) => return false,
+            None | Some(Some(..=0)) => match method() {
+                // It is deleted at once, whenever the taint was added.
+                TaintMethod::Delete => return false,
+                // It is evicted at once, but when it is deleted depends on when the taint was added.
+                TaintMethod::EvictThenDelete { .. } => depends |= needs_record(anchors, taint),
+                TaintMethod::Evict | TaintMethod::Ignore => {}
+            },
             Some(None) => {}
             Some(Some(_)) => depends |= needs_record(anchors, taint),
         }
@@ -264,7 +272,7 @@ mod tests {
     fn the_first_sight_of_a_taint_from_the_future_is_recorded_and_moves_nothing_by_a_restart() {
         let (node, anchors) = claiming(2_000_000_000);
         let pods = [pod("a").tolerating(exists("k").lasting(5))];
-        let text = wanted(&anchors, &node, &pods).unwrap();
+        let text = wanted(&anchors, &node, &pods, &[]).unwrap();
         assert_eq!(
             text,
             r#"{"taints":[{"key":"k","value":"","timeAdded":"2089-05-18T15:33:20Z","#.to_owned()
@@ -278,7 +286,10 @@ mod tests {
     #[test]
     fn clocks_a_little_apart_are_no_reason_to_record_anything() {
         let (node, anchors) = claiming(3);
-        assert_eq!(wanted(&anchors, &node, &[pod("a").tolerating(exists("k").lasting(5))]), None);
+        assert_eq!(
+            wanted(&anchors, &node, &[pod("a").tolerating(exists("k").lasting(5))], &[]),
+            None
+        );
     }
 
     #[test]
@@ -364,7 +375,7 @@ mod tests {
     fn wanted_for(tainted: Taint, pods: &[Pod]) -> Option<String> {
         let node = node("n1").tainted(tainted);
         let anchors = advance(Past::Unknown, &node, at(0));
-        wanted(&anchors, &node, pods)
+        wanted(&anchors, &node, pods, &[])
     }
 
     #[test]
@@ -409,7 +420,7 @@ mod tests {
         let node = node("n1").tainted(taint("k", "")).tainted(taint("z", ""));
         let anchors = advance(Past::Unknown, &node, at(0));
         let pod = pod("a").tolerating(exists("k").lasting(300));
-        assert_eq!(wanted(&anchors, &node, [&pod]), None);
+        assert_eq!(wanted(&anchors, &node, [&pod], &[]), None);
     }
 
     #[test]
@@ -417,7 +428,7 @@ mod tests {
         let node = node("n1").tainted(taint("k", "")).tainted(taint("z", "").added_at(0));
         let anchors = advance(Past::Unknown, &node, at(0));
         let pod = pod("a").tolerating(exists("k").lasting(300)).tolerating(exists("z").lasting(10));
-        assert!(wanted(&anchors, &node, [&pod]).is_some());
+        assert!(wanted(&anchors, &node, [&pod], &[]).is_some());
     }
 
     #[test]
@@ -429,14 +440,14 @@ mod tests {
         let untainted = node("n1").ready_is(ConditionStatus::False, -5);
         let text = render(&gap);
         let annotated = untainted.clone().annotated(Some(&text));
-        assert_eq!(wanted(&gap, &annotated, []), Some(text.clone()));
-        assert_eq!(wanted(&gap, &untainted, []), None);
+        assert_eq!(wanted(&gap, &annotated, [], &[]), Some(text.clone()));
+        assert_eq!(wanted(&gap, &untainted, [], &[]), None);
         for other in ["{}", "garbage"] {
             let annotated = untainted.clone().annotated(Some(other));
-            assert_eq!(wanted(&gap, &annotated, []), None);
+            assert_eq!(wanted(&gap, &annotated, [], &[]), None);
         }
         let over = Anchors::default();
         let annotated = untainted.annotated(Some(&text));
-        assert_eq!(wanted(&over, &annotated, []), None);
+        assert_eq!(wanted(&over, &annotated, [], &[]), None);
     }
 }

@@ -38,7 +38,7 @@ impl Watcher {
         };
         let anchors = advance(past, &node, now);
         let pod = pod("a").on("n1").tolerating(exists("").lasting(300));
-        self.annotation = record::wanted(&anchors, &node, [&pod]);
+        self.annotation = record::wanted(&anchors, &node, [&pod], &[]);
         let verdict = decide(&pod, &node, &anchors);
         self.anchors = Some(anchors);
         match verdict {

@@ -115,7 +115,8 @@ impl RecordLane {
         let Some(node) = facts.node else {
             return Ok(Written::Needless);
         };
-        let wanted = record::wanted(&facts.anchors, &node, facts.pods.iter().map(|pod| &**pod));
+        let (pods, rules) = (facts.pods.iter().map(|pod| &**pod), self.facts.taint_rules());
+        let wanted = record::wanted(&facts.anchors, &node, pods, &rules);
         if wanted.as_deref() == node.since_annotation.as_deref() {
             return Ok(Written::Needless);
         }

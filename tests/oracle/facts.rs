@@ -1,6 +1,7 @@
 //! Random facts: few keys and values, so that they meet, and times that are near or extreme.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use ostrakon::model::{
@@ -8,6 +9,7 @@ use ostrakon::model::{
     Kept, Node, NodeName, Operator, Outage, Pod, PodClass, Ready, Stamp, Taint, Tolerance,
     Toleration, Uid, Verdict,
 };
+use ostrakon::taint::{TaintMethod, TaintRule};
 use proptest::prelude::*;
 
 /// Noon of the first of January 2026, in nanoseconds.
@@ -136,13 +138,35 @@ pub(crate) fn anchors() -> impl Strategy<Value = Anchors> {
         .prop_map(|(first_seen, outage)| Anchors { first_seen, outage })
 }
 
+/// Rules for the keys that taints have.
+pub(crate) fn rules() -> impl Strategy<Value = Vec<TaintRule>> {
+    let key = prop_oneof![4 => key(), 1 => Just(Arc::from("*"))];
+    let method = prop_oneof![
+        1 => Just(TaintMethod::Delete),
+        2 => Just(TaintMethod::Evict),
+        2 => Just(TaintMethod::Ignore),
+        2 => (1..900u64).prop_map(|after| {
+            TaintMethod::EvictThenDelete { after: Duration::from_secs(after) }
+        }),
+    ];
+    let value = prop::option::weighted(0.2, value());
+    let rule = (key, value, method).prop_map(|(key, value, method)| TaintRule {
+        name: "a".into(),
+        key,
+        value,
+        method,
+        limit: None,
+    });
+    prop::collection::vec(rule, 0..4)
+}
+
 /// A verdict that may be running already.
 pub(crate) fn running() -> impl Strategy<Value = Option<Verdict>> {
     let cause = (taint(), 0..4usize, 1..600i64, stamp()).prop_map(|(taint, index, seconds, at)| {
         let source = AnchorSource::Observed;
         let anchor = Some(Anchor { at, source });
         let tolerance = Some(Tolerance { index, seconds, anchor });
-        Cause { taint, tolerance }
+        Cause::new(taint, tolerance)
     });
     let cause = cause.boxed();
     prop_oneof![

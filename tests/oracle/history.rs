@@ -254,7 +254,7 @@ impl Observer {
             None => Past::recorded(stored.as_ref()),
         };
         let anchors = advance(past, &node, timestamp(version.at));
-        self.record = record::wanted(&anchors, &node, [&pod()]).map(Arc::from);
+        self.record = record::wanted(&anchors, &node, [&pod()], &[]).map(Arc::from);
         self.anchors = Some(anchors);
     }
 

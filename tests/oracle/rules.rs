@@ -6,6 +6,7 @@ use ostrakon::model::{
     Verdict,
 };
 use ostrakon::sim::tolerations;
+use ostrakon::taint::{TaintMethod, TaintRule};
 
 const SECOND: i128 = 1_000_000_000;
 
@@ -206,6 +207,47 @@ pub(crate) fn default_profile(pod: &Pod, node: &Node, anchors: &Anchors) -> Says
         }
     }
     says.unwrap().1
+}
+
+/// By rules: when the pod is due, and when it may be deleted without asking its budgets. `i128::MIN` is at
+/// once.
+pub(crate) fn by_rules(
+    rules: &[TaintRule],
+    pod: &Pod,
+    node: &Node,
+    anchors: &Anchors,
+) -> (Option<i128>, Option<i128>) {
+    let (mut due, mut deleted) = (Vec::new(), Vec::new());
+    if pod.class != PodClass::Ordinary {
+        return (None, None);
+    }
+    for (taint, toleration) in answers(pod, node) {
+        let seconds = match toleration {
+            Some((_, None)) => continue,
+            Some((_, Some(seconds))) => seconds.max(0),
+            None => 0,
+        };
+        let from = since(anchors, taint).0.max(end_of(pod.bound));
+        let at = if seconds == 0 { i128::MIN } else { plus(from, seconds) };
+        let named = |rule: &&TaintRule| {
+            let key = &*rule.key == "*" || rule.key == taint.key;
+            key && rule.value.as_ref().is_none_or(|value| *value == taint.value)
+        };
+        match rules.iter().find(named).map_or(TaintMethod::Delete, |rule| rule.method) {
+            TaintMethod::Ignore => {}
+            TaintMethod::Evict => due.push(at),
+            TaintMethod::Delete => {
+                due.push(at);
+                deleted.push(at);
+            }
+            TaintMethod::EvictThenDelete { after } => {
+                due.push(at);
+                let after = i64::try_from(after.as_secs()).unwrap();
+                deleted.push(plus(plus(from, seconds), after));
+            }
+        }
+    }
+    (due.into_iter().min(), deleted.into_iter().min())
 }
 
 pub(crate) fn upstream_profile(

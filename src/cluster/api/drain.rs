@@ -106,23 +106,35 @@ impl Api {
     /// # Errors
     /// See [`RequestError`].
     pub async fn budgets_over(&self, pod: &PodRef) -> Result<Vec<Arc<str>>, RequestError> {
+        let Some((pod, budgets)) = self.pod_and_budgets(pod).await? else { return Ok(Vec::new()) };
+        let budgets = budgets.into_iter().filter(|budget| budget.guards(&pod));
+        let mut names: Vec<_> = budgets.map(|budget| budget.name).collect();
+        names.sort();
+        Ok(names)
+    }
+
+    /// The pod with what budgets look at, and all budgets of its namespace; `None` if it is gone.
+    ///
+    /// # Errors
+    /// See [`RequestError`].
+    pub async fn pod_and_budgets(
+        &self,
+        pod: &PodRef,
+    ) -> Result<Option<(DrainPod, Vec<Budget>)>, RequestError> {
         let wanted = pod.uid;
         let call = Call::get("pods");
         let pod = match self.json(call, &pod_path(pod), JSON).await {
-            Err(RequestError::Status(answer)) if answer.is_not_found() => return Ok(Vec::new()),
+            Err(RequestError::Status(answer)) if answer.is_not_found() => return Ok(None),
             body => parse::<PodObject>(&body?)?.facts(&pod.node)?,
         };
         if pod.reference.uid != wanted {
-            return Ok(Vec::new());
+            return Ok(None);
         }
         // Budgets guard pods of their own namespace.
         let namespace = &pod.reference.namespace;
         let path = format!("/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets");
         let budgets = self.list_budgets_at(&path).await?;
-        let budgets = budgets.into_iter().filter(|budget| budget.guards(&pod));
-        let mut names: Vec<_> = budgets.map(|budget| budget.name).collect();
-        names.sort();
-        Ok(names)
+        Ok(Some((pod, budgets)))
     }
 
     /// Whether the owner is there: this one, and not another under its name.

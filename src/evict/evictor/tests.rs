@@ -1,2 +1,3 @@
 mod drains;
+mod methods;
 mod taints;

@@ -8,7 +8,7 @@ use prometheus::Registry;
 
 use super::*;
 use crate::clock::Clock;
-use crate::evict::{Cause, CauseKind, Failure, FailureKind, Hold, Metrics, Spared, Wait};
+use crate::evict::{Cause, CauseKind, Failure, FailureKind, Hold, Method, Metrics, Spared, Wait};
 use crate::model::build::{noon, pod, taint};
 use crate::model::{self, Node, NodeName, Pod, PodRef, Verdict};
 
@@ -136,7 +136,7 @@ impl Recheck for World {
         Ok((Arc::new(pod), eviction.cause.clone()))
     }
 
-    fn by_server(&self, _: &Eviction, _: &Pod, _: Option<&Node>) -> Result<(), Spared> {
+    fn by_server(&self, _: &Eviction, _: Method, _: &Pod, _: Option<&Node>) -> Result<(), Spared> {
         Ok(())
     }
 }
@@ -172,14 +172,18 @@ impl Requests for World {
     async fn budgets_over(&self, _: &PodRef) -> Result<Vec<Arc<str>>, Failure> {
         panic!("no budget is asked")
     }
+
+    async fn hopeless_budget(&self, _: &PodRef) -> Result<Option<String>, Failure> {
+        panic!("no budget is asked")
+    }
 }
 
 impl Notices for World {
     fn evicting(&self, _: &PodRef, _: &Cause) {}
     fn unmarked(&self, _: &PodRef, _: &Cause, _: FailureKind, _: &str) {}
     fn failing(&self, _: &PodRef, _: &Cause, _: FailureKind, _: &str) {}
-    fn blocked(&self, _: &PodRef, _: &str) {}
-    fn several_budgets(&self, _: &PodRef, _: &[Arc<str>]) {}
+    fn blocked(&self, _: &PodRef, _: &Cause, _: &str) {}
+    fn several_budgets(&self, _: &PodRef, _: &Cause, _: &[Arc<str>]) {}
 }
 
 struct Bench {
@@ -218,7 +222,7 @@ fn bench(holds: &[&Toy]) -> Bench {
 
 /// An eviction of a pod on a node for a taint with this key.
 fn eviction(name: &str, node: &str, key: &str) -> Eviction {
-    let cause = Verdict::EvictNow(model::Cause { taint: taint(key, ""), tolerance: None });
+    let cause = Verdict::EvictNow(model::Cause::new(taint(key, ""), None));
     let pod = pod(name).on(node).reference();
     Eviction { pod, cause: Cause::Taint(cause), due: Instant::now() }
 }

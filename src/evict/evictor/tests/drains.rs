@@ -50,7 +50,13 @@ impl Recheck for Fake {
         }
     }
 
-    fn by_server(&self, eviction: &Eviction, _: &Pod, node: Option<&Node>) -> Result<(), Spared> {
+    fn by_server(
+        &self,
+        eviction: &Eviction,
+        _: Method,
+        _: &Pod,
+        node: Option<&Node>,
+    ) -> Result<(), Spared> {
         let name = node.map(|node| &node.name);
         assert_eq!(name, Some(&eviction.pod.node), "decided by the node as read");
         if self.0.lock().wanted { Ok(()) } else { Err(Spared::Unwanted(None)) }
@@ -93,6 +99,10 @@ impl Requests for Fake {
         self.request("budgets");
         self.0.lock().budgets.clone()
     }
+
+    async fn hopeless_budget(&self, _: &PodRef) -> Result<Option<String>, Failure> {
+        panic!("a drain says itself what its budgets forbid")
+    }
 }
 
 impl Notices for Fake {
@@ -108,11 +118,11 @@ impl Notices for Fake {
         self.tell(format!("failing: {}", kind.label()));
     }
 
-    fn blocked(&self, _: &PodRef, message: &str) {
+    fn blocked(&self, _: &PodRef, _: &Cause, message: &str) {
         self.tell(format!("blocked: {message}"));
     }
 
-    fn several_budgets(&self, _: &PodRef, budgets: &[Arc<str>]) {
+    fn several_budgets(&self, _: &PodRef, _: &Cause, budgets: &[Arc<str>]) {
         self.tell(format!("several: {}", budgets.join(" ")));
     }
 }

@@ -11,11 +11,11 @@ use crate::model::{
 /// Generation of a pod that tolerates the taint as it is stored.
 const STORED: i64 = 2;
 
-fn noon() -> Timestamp {
+pub(super) fn noon() -> Timestamp {
     "2026-01-01T12:00:00Z".parse().unwrap()
 }
 
-fn pod() -> Pod {
+pub(super) fn pod() -> Pod {
     Pod {
         uid: Uid(7),
         namespace: Arc::from("shop"),
@@ -29,14 +29,14 @@ fn pod() -> Pod {
     }
 }
 
-fn cause() -> model::Cause {
+pub(super) fn cause() -> model::Cause {
     let taint = Taint {
         key: Arc::from("k"),
         value: Arc::from(""),
         effect: Effect::NoExecute,
         time_added: None,
     };
-    model::Cause { taint, tolerance: None }
+    model::Cause::new(taint, None)
 }
 
 fn now() -> Verdict {
@@ -48,27 +48,31 @@ fn keep() -> Verdict {
 }
 
 /// The state of the view and the API server, and the requests to the latter.
-struct World {
+pub(super) struct World {
     pod: Option<Pod>,
-    view: Verdict,
-    live: Verdict,
+    pub(super) view: Verdict,
+    pub(super) live: Verdict,
     /// The pod stored by the API server.
-    stored: Option<Pod>,
+    pub(super) stored: Option<Pod>,
     refusals: VecDeque<(&'static str, Failure)>,
     /// Verdict by the view once the condition is written.
-    after_mark: Option<Verdict>,
+    pub(super) after_mark: Option<Verdict>,
     /// Verdict by the stored node once the condition is written.
     live_after_mark: Option<Verdict>,
     mark_takes: Duration,
     /// How long the response with the node takes.
     node_takes: Duration,
     /// The stored pod tolerates the taint; the view's does not.
-    spared_when_stored: bool,
+    pub(super) spared_when_stored: bool,
+    /// The time by which is decided.
+    pub(super) now: Timestamp,
+    /// Why the pod's budget can never be met.
+    pub(super) hopeless: Option<String>,
     requests: Vec<&'static str>,
     told: Vec<String>,
 }
 
-type Shared = Arc<Mutex<World>>;
+pub(super) type Shared = Arc<Mutex<World>>;
 
 #[derive(Clone)]
 struct Fake(Shared);
@@ -88,21 +92,29 @@ impl Recheck for Fake {
     fn by_view(&self, _: &Eviction) -> Result<(Arc<Pod>, Cause), Spared> {
         let world = self.0.lock();
         match (&world.pod, &world.view) {
-            (Some(pod), verdict) if verdict.is_due(noon()) => {
-                Ok((Arc::new(pod.clone()), Cause::Taint(verdict.clone())))
+            (Some(pod), verdict) if verdict.is_due(world.now) => {
+                Ok((Arc::new(pod.clone()), Cause::Taint(verdict.at(world.now).clone())))
             }
             (_, verdict) => Err(Spared::Unwanted(Some(verdict.clone()))),
         }
     }
 
-    fn by_server(&self, _: &Eviction, pod: &Pod, _: Option<&Node>) -> Result<(), Spared> {
+    fn by_server(
+        &self,
+        _: &Eviction,
+        method: Method,
+        pod: &Pod,
+        _: Option<&Node>,
+    ) -> Result<(), Spared> {
         let verdict = match pod.class {
             PodClass::Terminating => return Err(Spared::Going),
             // Distinguishes the stored pod from the view's.
             _ if pod.generation == STORED => Verdict::Keep(Kept::Tolerated),
             _ => self.0.lock().live.clone(),
         };
-        if verdict.is_due(noon()) { Ok(()) } else { Err(Spared::Unconfirmed(verdict)) }
+        let now = self.0.lock().now;
+        let is_milder = verdict.at(now).respects_budgets() && !method.asks_budgets();
+        if verdict.is_due(now) && !is_milder { Ok(()) } else { Err(Spared::Unconfirmed(verdict)) }
     }
 }
 
@@ -149,8 +161,9 @@ impl Requests for Fake {
         }))
     }
 
-    async fn evict(&self, _: &PodRef, _: Option<i64>) -> Result<(), Failure> {
-        panic!("taints delete")
+    async fn evict(&self, _: &PodRef, grace: Option<i64>) -> Result<(), Failure> {
+        assert_eq!(grace, None, "taints cut no grace");
+        self.request("evict")
     }
 
     async fn delete_within(&self, _: &PodRef, _: Option<i64>) -> Result<(), Failure> {
@@ -158,13 +171,20 @@ impl Requests for Fake {
     }
 
     async fn budgets_over(&self, _: &PodRef) -> Result<Vec<Arc<str>>, Failure> {
-        panic!("taints ask no budgets")
+        self.request("budgets")?;
+        Ok(vec!["x".into(), "y".into()])
+    }
+
+    async fn hopeless_budget(&self, _: &PodRef) -> Result<Option<String>, Failure> {
+        self.request("hopeless")?;
+        Ok(self.0.lock().hopeless.clone())
     }
 }
 
 impl Notices for Fake {
-    fn evicting(&self, pod: &PodRef, _: &Cause) {
-        self.0.lock().told.push(format!("evicting {pod}"));
+    fn evicting(&self, pod: &PodRef, cause: &Cause) {
+        let asks = if cause.method().asks_budgets() { " if budgets allow it" } else { "" };
+        self.0.lock().told.push(format!("evicting {pod}{asks}"));
     }
 
     fn unmarked(&self, pod: &PodRef, _: &Cause, kind: FailureKind, _: &str) {
@@ -175,24 +195,24 @@ impl Notices for Fake {
         self.0.lock().told.push(format!("failing {pod} {}", kind.label()));
     }
 
-    fn blocked(&self, _: &PodRef, _: &str) {
-        panic!("taints ask no budgets")
+    fn blocked(&self, pod: &PodRef, _: &Cause, message: &str) {
+        self.0.lock().told.push(format!("blocked {pod}: {message}"));
     }
 
-    fn several_budgets(&self, _: &PodRef, _: &[Arc<str>]) {
-        panic!("taints ask no budgets")
+    fn several_budgets(&self, pod: &PodRef, _: &Cause, budgets: &[Arc<str>]) {
+        self.0.lock().told.push(format!("several {pod}: {}", budgets.join(" ")));
     }
 }
 
-struct Bench {
-    world: Shared,
-    backlog: Arc<Backlog>,
+pub(super) struct Bench {
+    pub(super) world: Shared,
+    pub(super) backlog: Arc<Backlog>,
     registry: Registry,
     evictor: Evictor<Fake, Fake, Fake>,
 }
 
 impl Bench {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let world = Arc::new(Mutex::new(World {
             pod: Some(pod()),
             view: now(),
@@ -204,6 +224,8 @@ impl Bench {
             mark_takes: Duration::ZERO,
             node_takes: Duration::from_millis(5),
             spared_when_stored: false,
+            now: noon(),
+            hopeless: None,
             requests: vec![],
             told: vec![],
         }));
@@ -223,38 +245,38 @@ impl Bench {
         Self { world, backlog, registry, evictor }
     }
 
-    fn eviction(&self) -> Eviction {
+    pub(super) fn eviction(&self) -> Eviction {
         let cause = Cause::Taint(self.world.lock().view.clone());
         Eviction { pod: pod().reference(), cause, due: Instant::now() }
     }
 
-    async fn run(&self) -> Outcome {
+    pub(super) async fn run(&self) -> Outcome {
         self.carry_out(&self.eviction()).await
     }
 
     /// Carries out an eviction that is in the backlog.
-    async fn carry_out(&self, eviction: &Eviction) -> Outcome {
+    pub(super) async fn carry_out(&self, eviction: &Eviction) -> Outcome {
         self.backlog.enter(&eviction.pod, &eviction.cause, eviction.due);
         self.evictor.carry_out(eviction).await
     }
 
-    fn refuse(&self, at: &'static str, failure: Failure) {
+    pub(super) fn refuse(&self, at: &'static str, failure: Failure) {
         self.world.lock().refusals.push_back((at, failure));
     }
 
-    fn requests(&self) -> Vec<&'static str> {
+    pub(super) fn requests(&self) -> Vec<&'static str> {
         std::mem::take(&mut self.world.lock().requests)
     }
 
-    fn told(&self) -> Vec<String> {
+    pub(super) fn told(&self) -> Vec<String> {
         std::mem::take(&mut self.world.lock().told)
     }
 
-    fn state(&self) -> Option<State> {
+    pub(super) fn state(&self) -> Option<State> {
         self.backlog.get(&pod().reference(), CauseKind::Taint).map(|entry| entry.state)
     }
 
-    fn deletions(&self) -> f64 {
+    pub(super) fn deletions(&self) -> f64 {
         let families = self.registry.gather();
         let family = families
             .iter()

@@ -3,8 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::limits::RateLimit;
-use crate::model::Taint;
+use crate::model::{RateLimit, Taint};
 
 /// How pods are evicted for the taints that it matches.
 #[derive(Clone, Debug, PartialEq, Eq)]
