@@ -106,6 +106,7 @@ fn view(names: &[NodeName]) -> View {
             taints: Arc::clone(&taints),
             ready: Ready { status: ConditionStatus::Unknown, since: Some(began) },
             since_annotation: None,
+            zone: None,
             drain_facts: None,
         };
         let outage = Outage { since: began, through: began, gap_from: None };

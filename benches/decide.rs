@@ -56,6 +56,7 @@ fn node(taints: &[&str]) -> Node {
         taints: taints.iter().map(|key| taint(key)).collect(),
         ready: Ready { status: ConditionStatus::Unknown, since: Some(stamp(0)) },
         since_annotation: None,
+        zone: None,
         drain_facts: None,
     }
 }

@@ -126,6 +126,7 @@ fn of_one_node(c: &mut Criterion) {
         taints,
         ready: Ready { status: ConditionStatus::True, since: None },
         since_annotation: None,
+        zone: None,
         drain_facts: None,
     };
     let untainted: Arc<[Taint]> = [].into();

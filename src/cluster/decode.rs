@@ -25,9 +25,11 @@ use crate::model::{
 mod drain_facts;
 mod mark_author;
 mod tolerations;
+mod zone;
 
 pub use drain_facts::{Watched, decode_node_drain_facts};
 pub use mark_author::{MarkAuthor, other_mark_author};
+pub use zone::Zones;
 
 /// Marks the API's shadow of a static pod; its value does not matter.
 const MIRROR_ANNOTATION: &[u8] = b"kubernetes.io/config.mirror";
@@ -452,6 +454,7 @@ fn node<'a>(object: &'a [u8], meta: &mut Meta<'a>, flaws: &mut Flaws) -> Result<
             since: ready.and_then(|condition| time(condition.transition?)),
         },
         since_annotation: record.map(|record| flaws.annotation(record)),
+        zone: None,
         drain_facts: None,
     })
 }

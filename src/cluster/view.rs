@@ -389,6 +389,7 @@ mod tests {
                 .collect(),
             ready: Ready { status: ConditionStatus::True, since: None },
             since_annotation: None,
+            zone: None,
             drain_facts: None,
         }
     }

@@ -16,7 +16,7 @@ use tracing::{info, warn};
 
 use super::controller_metrics;
 use super::failure::{Failed, StartError, ended, flatten};
-use super::holds::holds;
+use super::holds::{Limiters, holds};
 use super::pause_metrics;
 use super::pause_reports::PauseReports;
 use super::requests::{ApiRequests, ByEvents};
@@ -29,7 +29,7 @@ use crate::cluster::{self, Api, Cluster, WriteGate, watch};
 use crate::config::{Config, DryRun, Election};
 use crate::drain_reconciler::DrainMetrics;
 use crate::evict::{self, Pauses, Window};
-use crate::informer::{Nodes, Pods};
+use crate::informer::{Facts, Nodes, Pods};
 use crate::leader::{self, Annotations, Candidate, Identity, Term};
 use crate::observe::{Event, EventLane, EventMetrics, Gate, Readiness, Recorder};
 use crate::other_managers;
@@ -90,6 +90,7 @@ pub struct Prepared {
     annotations: Annotations,
     /// Tells the queue of evictions that a hold's answer has changed.
     holds_changed: Arc<Notify>,
+    zone_label: Arc<str>,
     surroundings: Surroundings,
 }
 
@@ -129,12 +130,13 @@ impl Prepared {
             Some(DryRun { events }) => recorder.dry_run(events),
             None => recorder,
         };
+        let facts = Facts::new(clock, config.compat);
+        let facts = Arc::new(if dry_run.is_some() { facts.writing_nothing() } else { facts });
         let holds_changed = Arc::<Notify>::default();
-        let holds = holds(&pauses, &holds_changed);
-        let mut shared = Shared::new(clock, config.compat, recorder.clone(), pauses, holds);
-        if dry_run.is_some() {
-            shared = shared.writing_nothing();
-        }
+        let limiters = Limiters::new(&facts, &config.settings, &holds_changed);
+        let holds = holds(&pauses, &limiters, &holds_changed);
+        let shared = Shared::new(facts, recorder.clone(), pauses, holds);
+        let mut shared = shared.limited_by(limiters);
         if drains {
             let metrics = DrainMetrics::register(registry)?;
             shared = shared.draining_by(config.settings.policies.clone().into(), metrics);
@@ -177,6 +179,7 @@ impl Prepared {
             lease_namespace: config.lease_namespace.clone(),
             annotations,
             holds_changed,
+            zone_label: Arc::clone(&config.settings.zone_label),
             surroundings,
         })
     }
@@ -198,7 +201,7 @@ impl Prepared {
         let [nodes_listed, pods_listed] = listed.clone();
         let mut watches = JoinSet::new();
         let metrics = self.cluster_metrics.telling(readiness);
-        let nodes = Nodes::new(shared.ingest(), metrics.clone());
+        let nodes = Nodes::new(shared.ingest(), metrics.clone(), self.zone_label);
         let nodes = watch::run(api.clone(), metrics.clone(), nodes, seed, move || {
             nodes_known.open();
             nodes_listed.cancel();

@@ -4,12 +4,48 @@ use std::sync::Arc;
 
 use tokio::sync::Notify;
 
-use crate::evict::{Hold, Holds, PauseHold, Pauses};
+use super::topology::NodesInView;
+use crate::config::Settings;
+use crate::evict::{Hold, Holds, PauseHold, Pauses, RampHold, RateLimits, Topology};
+use crate::informer::Facts;
+
+/// The holds that limit evictions.
+#[derive(Clone, Debug)]
+pub(super) struct Limiters {
+    pub(super) rates: Arc<RateLimits>,
+    pub(super) ramp: Arc<RampHold>,
+}
+
+impl Limiters {
+    /// Limits as configured. They notify `changed`.
+    pub(super) fn new(facts: &Arc<Facts>, settings: &Settings, changed: &Arc<Notify>) -> Self {
+        let nodes: Arc<dyn Topology> = Arc::new(NodesInView::new(Arc::clone(facts)));
+        let limiters = Self {
+            rates: Arc::new(RateLimits::new(Arc::clone(&nodes), Arc::clone(changed))),
+            ramp: Arc::new(RampHold::new(nodes, Arc::clone(changed))),
+        };
+        limiters.configure(settings);
+        limiters
+    }
+
+    /// Has these settings count from now on. What was counted stays counted.
+    pub(super) fn configure(&self, settings: &Settings) {
+        self.rates.configure(&settings.taint_rules, &settings.limits);
+        self.ramp.configure(settings.limits.ramp);
+    }
+}
 
 /// All holds, in the order in which they are consulted: what stops harm before what limits it, so that
 /// nothing is reserved in a limit for evictions that are stopped. Each notifies `changed` when its answer
 /// changes before the time that it gave.
-pub(super) fn holds(pauses: &Arc<Pauses>, changed: &Arc<Notify>) -> Holds {
-    let holds: Vec<Box<dyn Hold>> = vec![Box::new(PauseHold(Arc::clone(pauses)))];
+///
+/// The ramp comes after the rates: a node is admitted when its first pod goes, not when it waits for a token.
+pub(super) fn holds(
+    pauses: &Arc<Pauses>,
+    limiters: &Limiters,
+    changed: &Arc<Notify>) -> Holds {
+    let Limiters { rates, ramp } = limiters.clone();
+    let pause = PauseHold(Arc::clone(pauses));
+    let holds: Vec<Box<dyn Hold>> = vec![Box::new(pause), Box::new(rates), Box::new(ramp)];
     Holds::new(holds, Arc::clone(changed))
 }

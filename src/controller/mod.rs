@@ -23,6 +23,7 @@ mod pause_reports;
 mod requests;
 mod run;
 mod state;
+mod topology;
 mod work;
 mod would_evict;
 

@@ -149,7 +149,8 @@ mod tests {
         let clock = Clock::starting_at(noon());
         let metrics = EventMetrics::register(&Registry::new()).unwrap();
         let (recorder, _) = Recorder::new("test", metrics, clock.clone());
-        Shared::new(clock.clone(), Compat::None, recorder, Pauses::none(clock), Holds::default())
+        let facts = Arc::new(Facts::new(clock.clone(), Compat::None));
+        Shared::new(facts, recorder, Pauses::none(clock), Holds::default())
     }
 
     /// What the view says of a pod.
@@ -256,13 +257,8 @@ mod tests {
             let registry = Registry::new();
             let metrics = EventMetrics::register(&registry).unwrap();
             let (recorder, _) = Recorder::new("test", metrics, clock.clone());
-            let shared = Shared::new(
-                clock.clone(),
-                Compat::None,
-                recorder,
-                Pauses::none(clock),
-                Holds::default(),
-            );
+            let facts = Arc::new(Facts::new(clock.clone(), Compat::None));
+            let shared = Shared::new(facts, recorder, Pauses::none(clock), Holds::default());
             let metrics = DrainMetrics::register(&registry).unwrap();
             let shared = shared.draining_by(Arc::from([policy("p", &["Bad"])]), metrics);
 

@@ -6,10 +6,9 @@
 use std::sync::Arc;
 
 use super::handler::Decider;
+use super::holds::Limiters;
 use super::newest_facts::NewestFacts;
-use crate::clock::Clock;
 use crate::clock_watch::KeptTime;
-use crate::config::Compat;
 use crate::drain::Policy;
 use crate::drain_reconciler::{DrainMetrics, Drains, Reporter};
 use crate::evict::{Holds, Pauses, Schedule};
@@ -34,36 +33,35 @@ pub(super) struct Shared {
     pub recorder: Recorder,
     /// Whether everything harmful is paused.
     pub pauses: Arc<Pauses>,
+    /// Limits on evictions, and the breaker; absent where a test brings holds of its own.
+    pub limiters: Option<Limiters>,
 }
 
 impl Shared {
     pub(super) fn new(
-        clock: Clock,
-        compat: Compat,
+        facts: Arc<Facts>,
         recorder: Recorder,
         pauses: Arc<Pauses>,
         holds: Holds,
     ) -> Self {
         let queues = Arc::<WorkQueues>::default();
-        let schedule = Schedule::new(clock.clone(), Arc::clone(&queues), holds);
+        let schedule = Schedule::new(facts.clock.clone(), Arc::clone(&queues), holds);
         Self {
-            others: Arc::new(OtherManagers::new(clock.clone())),
-            facts: Arc::new(Facts::new(clock, compat)),
+            others: Arc::new(OtherManagers::new(facts.clock.clone())),
+            facts,
             queues,
             schedule: Arc::new(schedule),
             records: Arc::default(),
             drains: None,
             recorder,
             pauses,
+            limiters: None,
         }
     }
 
-    /// In a dry run: what would be written to nodes is kept in memory.
-    pub(super) fn writing_nothing(mut self) -> Self {
-        let Facts { clock, compat, .. } = &*self.facts;
-        let mut facts = Facts::new(clock.clone(), *compat);
-        facts.unwritten = Some(Arc::default());
-        self.facts = Arc::new(facts);
+    /// With these limits, which are among its holds.
+    pub(super) fn limited_by(mut self, limiters: Limiters) -> Self {
+        self.limiters = Some(limiters);
         self
     }
 

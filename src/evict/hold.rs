@@ -70,6 +70,44 @@ pub trait Hold: Send + Sync {
     }
 }
 
+impl<H: Hold + ?Sized> Hold for Arc<H> {
+    fn name(&self) -> &'static str {
+        (**self).name()
+    }
+
+    fn applies_to_retries(&self) -> bool {
+        (**self).applies_to_retries()
+    }
+
+    fn line(&self, eviction: &Eviction) -> Option<Arc<str>> {
+        (**self).line(eviction)
+    }
+
+    fn holds(&self, line: &str, now: Instant) -> Option<Wait> {
+        (**self).holds(line, now)
+    }
+
+    fn passed(&self, line: &str, now: Instant) {
+        (**self).passed(line, now);
+    }
+
+    fn left(&self, line: &str, now: Instant) {
+        (**self).left(line, now);
+    }
+
+    fn clear(&self) {
+        (**self).clear();
+    }
+
+    fn why(&self, line: &str) -> String {
+        (**self).why(line)
+    }
+
+    fn turn(&self, line: &str, ahead: usize, now: Instant) -> Option<Instant> {
+        (**self).turn(line, ahead, now)
+    }
+}
+
 /// When to ask again about a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {

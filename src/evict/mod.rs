@@ -13,6 +13,7 @@
 //! - [`Queue`]: due evictions that wait for their turn. [`hand_out`] passes them to the evictor.
 //! - [`Hold`]: keeps due evictions from being handed out. A limit, a breaker or a pause is one file each.
 //! - [`Pauses`]: whether everything is held, by an annotation of the lease.
+//! - [`RateLimits`]: how many evictions at a time, by rule, zone and cluster. [`RampHold`]: from how many nodes.
 //! - [`Window`]: how many evictions may be in flight.
 //! - [`Evictor`]: one attempt, from the second check to the outcome.
 //! - [`Recheck`]: the second check. Nothing is written because of an old decision.
@@ -32,8 +33,13 @@ mod limits;
 mod lines;
 mod pause;
 mod queue;
+mod ramp;
+mod rate_limit;
 mod recheck;
 mod schedule;
+mod token_bucket;
+mod topology;
+mod turns;
 mod window;
 
 pub use backlog::{Backlog, BacklogEntry, Retry, State};
@@ -46,8 +52,14 @@ pub use limits::{BreakerMode, BreakerRules, EvictionLimits, Ramp, RateLimit, ZON
 pub(crate) use pause::PauseHold;
 pub use pause::Pauses;
 pub use queue::{Origin, Queue, Standing, hand_out};
+pub use ramp::RampHold;
+pub use rate_limit::RateLimits;
 pub use recheck::{Recheck, Spared};
 pub(crate) use schedule::Schedule;
+pub use topology::{NodeCounts, Topology};
 pub use window::Window;
 
 pub use crate::taint::rules::{TaintMethod, TaintRule, may_delete, rule_of};
+
+#[cfg(test)]
+mod hold_bench;

@@ -131,7 +131,7 @@ impl<T: Copy> Queue<T> {
     }
 
     /// The next eviction that no hold holds. Evictions that are no longer requested go to `ended`.
-    fn next(
+    pub(super) fn next(
         &self,
         origin: &impl Origin<Ticket = T>,
         ended: impl Fn(&Eviction, T, Standing),
@@ -174,6 +174,17 @@ impl<T: Copy> Queue<T> {
         if let Some(line) = waiting.held.keep_open(from) {
             self.holds.left(&line, now);
         }
+    }
+
+    #[cfg(test)]
+    pub(super) fn backlog(&self) -> &Backlog {
+        &self.backlog
+    }
+
+    /// Waits until a hold is to be asked again, for tests of holds.
+    #[cfg(test)]
+    pub(super) async fn next_question(&self) {
+        self.changed(&Window::default()).await;
     }
 
     /// Completes when there may be something to hand out.

@@ -46,6 +46,12 @@ impl Facts {
         before != rules
     }
 
+    /// In a dry run: what would be written to nodes is kept in memory.
+    pub(crate) fn writing_nothing(mut self) -> Self {
+        self.unwritten = Some(Arc::default());
+        self
+    }
+
     /// Takes in the API server's time.
     pub(crate) fn heard_time(&self, server: Timestamp) {
         *self.server_time.lock() = Some((Instant::now(), server));

@@ -10,7 +10,7 @@ use super::unread::Unread;
 use super::{Facts, WorkQueues};
 use crate::cluster::watch::{Index, Source};
 use crate::cluster::{
-    DecodeError, MarkAuthor, Metrics, NodeSeen, PodDecoder, PodSeen, Watched, decode_node,
+    DecodeError, MarkAuthor, Metrics, NodeSeen, PodDecoder, PodSeen, Watched, Zones, decode_node,
     other_mark_author, read_node,
 };
 use crate::model::{Disruption, Node, NodeName, Pod, PodRef, Uid};
@@ -44,6 +44,7 @@ pub(crate) struct Ingest {
 /// Takes nodes in.
 pub(crate) struct Nodes {
     ingest: Ingest,
+    zones: Zones,
     unread: Unread,
 }
 
@@ -55,8 +56,10 @@ pub(crate) struct Pods {
 }
 
 impl Nodes {
-    pub(crate) fn new(ingest: Ingest, metrics: Metrics) -> Self {
-        Self { ingest, unread: Unread::new(metrics, Self::RESOURCE) }
+    /// Nodes whose zones are named by this label.
+    pub(crate) fn new(ingest: Ingest, metrics: Metrics, zone_label: Arc<str>) -> Self {
+        let zones = Zones::by(zone_label);
+        Self { ingest, zones, unread: Unread::new(metrics, Self::RESOURCE) }
     }
 }
 
@@ -74,7 +77,8 @@ impl Index for Nodes {
 
     fn apply(&mut self, object: &Bytes, by: Source) -> Result<Uid, DecodeError> {
         let watched = self.ingest.listener.as_ref().map(|listener| listener.watched());
-        let (node, flaws) = read_node(object, watched)?;
+        let (mut node, flaws) = read_node(object, watched)?;
+        node.zone = self.zones.read(object);
         let uid = node.uid;
         self.unread.see(uid, &node.name, &flaws);
         self.ingest.take_node(node, by);

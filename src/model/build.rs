@@ -149,6 +149,7 @@ pub(crate) fn node(name: &str) -> Node {
         taints: Arc::from([]),
         ready: Ready { status: ConditionStatus::True, since: Some(stamp(-9000)) },
         since_annotation: None,
+        zone: None,
         drain_facts: None,
     }
 }

@@ -107,6 +107,8 @@ pub struct Node {
     pub ready: Ready,
     /// Raw text of the annotation `ostrakon.dev/noexecute-since`, if it has one.
     pub since_annotation: Option<Arc<str>>,
+    /// The value of the label that names its zone, if it has one.
+    pub zone: Option<Arc<str>>,
     /// What cordon and drain depend on; read only where a drain policy is configured.
     pub drain_facts: Option<Arc<NodeDrainFacts>>,
 }

@@ -40,6 +40,8 @@ pub fn is_node_judged_alike(before: &Node, after: &Node) -> bool {
         version: _,
         // By the anchors only.
         created: _,
+        // Limits and the breaker look it up when they need it.
+        zone: _,
     } = before;
     *taints == after.taints
         && *since_annotation == after.since_annotation
@@ -59,6 +61,7 @@ pub fn needs_decision(node: &Node) -> bool {
         uid: _,
         version: _,
         created: _,
+        zone: _,
     } = node;
     !taints.is_empty() || since_annotation.is_some() || drain_facts.is_some()
 }
@@ -118,6 +121,7 @@ mod tests {
             ("version", Node { version: Some(Version::Number(7)), ..node() }),
             ("created", Node { created: Some(stamp(0)), ..node() }),
             ("ready", node().ready_is(ConditionStatus::Unknown, 0)),
+            ("zone", Node { zone: Some("z".into()), ..node() }),
         ] {
             assert_eq!(verdicts(&pod, &after), before, "{what}");
             assert!(is_node_judged_alike(&node(), &after), "{what}");

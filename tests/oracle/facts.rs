@@ -118,6 +118,7 @@ pub(crate) fn node() -> impl Strategy<Value = Node> {
             taints: taints.into(),
             ready: Ready { status: ConditionStatus::Unknown, since: None },
             since_annotation: None,
+            zone: None,
             drain_facts: None,
         })
 }

@@ -162,6 +162,7 @@ pub(crate) fn versions(steps: &[Step]) -> Vec<Version> {
             taints: taints.clone().into(),
             ready,
             since_annotation: None,
+            zone: None,
             drain_facts: None,
         };
         versions.push(Version { at, node });

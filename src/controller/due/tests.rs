@@ -23,7 +23,7 @@ use crate::drain_reconciler::DrainMetrics;
 use crate::evict::{
     self, Cause, CauseKind, DrainEviction, Evictor, Hold, Holds, Key, Pauses, State, Wait, Window,
 };
-use crate::informer::{NodeKey, PodKey};
+use crate::informer::{Facts, NodeKey, PodKey};
 use crate::model::build::{at, noon, uid};
 use crate::model::{NodeDrainFacts, NodeName, PodRef, Verdict};
 use crate::observe::{EventLane, EventMetrics, Recorder};
@@ -83,10 +83,9 @@ async fn held_by(holds: Vec<Box<dyn Hold>>, changed: Arc<Notify>) -> Bench {
     let metrics = EventMetrics::register(&registry).unwrap();
     let (recorder, events) = Recorder::new("test", metrics, clock.clone());
     let holds = Holds::new(holds, changed);
-    let shared = {
-        let pauses = Pauses::none(clock.clone());
-        Shared::new(clock.clone(), Compat::None, recorder.clone(), pauses, holds)
-    };
+    let pauses = Pauses::none(clock.clone());
+    let facts = Arc::new(Facts::new(clock.clone(), Compat::None));
+    let shared = Shared::new(facts, recorder.clone(), pauses, holds);
     let policies = Arc::from([policy("p", &["Bad"])]);
     let shared = shared.draining_by(policies, DrainMetrics::register(&registry).unwrap());
     let shared = Arc::new(shared);

@@ -157,6 +157,7 @@ impl Requests for Fake {
             taints: Arc::from([]),
             ready: Ready { status: ConditionStatus::True, since: None },
             since_annotation: None,
+            zone: None,
             drain_facts: None,
         }))
     }
