@@ -150,6 +150,9 @@ impl Prepared {
         let Shared { facts, queues, schedule, .. } = &*shared;
         controller_metrics::register(registry, facts, queues, schedule, &window)?;
         pause_metrics::register(registry, &shared.pauses)?;
+        if let Some(limiters) = &shared.limiters {
+            evict::register_limits(registry, &schedule.due, &limiters.rates, &limiters.ramp)?;
+        }
         let evict_metrics = evict::Metrics::register(registry, &schedule.backlog)?;
         other_managers::register(registry, &shared.others)?;
         let leader_metrics = leader::Metrics::register(registry, !elects && dry_run.is_none())?;

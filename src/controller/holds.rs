@@ -40,10 +40,7 @@ impl Limiters {
 /// changes before the time that it gave.
 ///
 /// The ramp comes after the rates: a node is admitted when its first pod goes, not when it waits for a token.
-pub(super) fn holds(
-    pauses: &Arc<Pauses>,
-    limiters: &Limiters,
-    changed: &Arc<Notify>) -> Holds {
+pub(super) fn holds(pauses: &Arc<Pauses>, limiters: &Limiters, changed: &Arc<Notify>) -> Holds {
     let Limiters { rates, ramp } = limiters.clone();
     let pause = PauseHold(Arc::clone(pauses));
     let holds: Vec<Box<dyn Hold>> = vec![Box::new(pause), Box::new(rates), Box::new(ramp)];

@@ -161,6 +161,11 @@ impl Holds {
         Self { holds, changed }
     }
 
+    /// Their names.
+    pub(super) fn names(&self) -> impl Iterator<Item = &'static str> {
+        self.holds.iter().map(|hold| hold.name())
+    }
+
     /// Completes when a hold's answer has changed.
     pub(super) async fn changed(&self) {
         self.changed.notified().await;

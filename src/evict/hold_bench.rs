@@ -48,7 +48,9 @@ impl HoldBench {
         let mut pod = pod(name).on(node).reference();
         pod.namespace = namespace.into();
         pod.uid = crate::model::build::uid(&format!("{namespace}/{name}/{node}"));
-        let cause = model::Cause { taint: taint(key, ""), tolerance: None };
+        let cause = model::Cause::new(taint(key, ""), None);
+        // A rule has the name of the key that it is for.
+        let cause = model::Cause { rule: Some(key.into()), ..cause };
         let cause = Cause::Taint(Verdict::EvictNow(cause));
         let eviction = Eviction { pod, cause, due: Instant::now() };
         self.push(eviction.clone(), false);

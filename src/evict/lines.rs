@@ -61,6 +61,12 @@ impl<T> Lines<T> {
         self.by_id.get(id).map_or(0, Line::len)
     }
 
+    /// How many evictions are in all lines of a hold.
+    pub(super) fn len_of(&self, hold_index: usize) -> usize {
+        let lines = self.by_id.iter().filter(|(id, _)| id.hold_index == hold_index);
+        lines.map(|(_, line)| line.len()).sum()
+    }
+
     /// Adds an eviction to a line, behind the others of its node.
     pub(super) fn push(&mut self, id: LineId, wait: Wait, item: Item<T>) {
         self.enter(&id, &item.eviction);

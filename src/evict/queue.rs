@@ -125,6 +125,13 @@ impl<T: Copy> Queue<T> {
         self.holds.clear();
     }
 
+    /// How many evictions each hold holds, in the order in which they are consulted.
+    pub fn held(&self) -> Vec<(&'static str, usize)> {
+        let waiting = self.waiting.lock();
+        let names = self.holds.names().enumerate();
+        names.map(|(hold_index, name)| (name, waiting.held.len_of(hold_index))).collect()
+    }
+
     /// Why a held eviction waits: a sentence for people.
     pub fn why(&self, held: &Held) -> String {
         self.holds.why(held)

@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use super::token_bucket::TokenBucket;
 use super::topology::zone_text;
 use super::turns::Turns;
-use super::{Cause, Eviction, EvictionLimits, Hold, RateLimit, TaintRule, Topology, Wait, rule_of};
+use super::{Cause, Eviction, EvictionLimits, Hold, RateLimit, TaintRule, Topology, Wait};
 use crate::drain::format_duration;
 
 /// So many buckets and lines are kept before those are dropped that a new one would replace. Zones are
@@ -205,14 +205,10 @@ impl State {
     /// The line of an eviction; `None` if no limit applies to it.
     fn line(&mut self, eviction: &Eviction, zone: Option<Arc<str>>) -> Option<Arc<str>> {
         let rule = match &eviction.cause {
-            Cause::Taint(verdict) => {
-                let taint = verdict.cause().map(|cause| &cause.taint);
-                taint.and_then(|taint| rule_of(&self.rules, taint))
-            }
+            Cause::Taint(verdict) => verdict.cause().and_then(|cause| cause.rule.clone()),
             Cause::Drain(_) => None,
         };
-        let rule = rule.filter(|rule| rule.limit.is_some());
-        let rule = rule.map(|rule| LimitId::Rule(Arc::clone(&rule.name)));
+        let rule = rule.map(LimitId::Rule).filter(|rule| self.limit(rule).is_some());
         let ids = [rule, zone.map(LimitId::Zone)];
         if ids == [None, None] && self.cluster.is_none() {
             return None;

@@ -12,9 +12,10 @@ fn rate(pods: u32, per: u64, burst: u32) -> RateLimit {
     RateLimit { pods, per: Duration::from_secs(per), burst }
 }
 
-fn rule(name: &str, key: &str, limit: Option<RateLimit>) -> TaintRule {
+/// A rule with the name of the key that it is for.
+fn rule(key: &str, limit: Option<RateLimit>) -> TaintRule {
     let method = TaintMethod::Delete;
-    TaintRule { name: name.into(), key: key.into(), value: None, method, limit }
+    TaintRule { name: key.into(), key: key.into(), value: None, method, limit }
 }
 
 fn limits(cluster: Option<RateLimit>, zone: Option<RateLimit>) -> EvictionLimits {
@@ -34,7 +35,7 @@ fn seconds(gone: &[Gone]) -> Vec<u64> {
 
 #[tokio::test(start_paused = true)]
 async fn without_limits_nothing_is_held() {
-    let (mut bench, hold) = bench(&[rule("r", "k", None)], &limits(None, None));
+    let (mut bench, hold) = bench(&[rule("k", None)], &limits(None, None));
     for n in 0..100 {
         bench.due(&format!("a/{n}"), "z-1", "k");
     }
@@ -55,7 +56,7 @@ async fn evictions_over_the_limit_of_the_cluster_wait_and_all_of_them_go() {
 
 #[tokio::test(start_paused = true)]
 async fn drains_count_for_zone_and_cluster_and_only_taints_for_a_rule() {
-    let rules = [rule("r", "k", Some(rate(1, 10, 1)))];
+    let rules = [rule("k", Some(rate(1, 10, 1)))];
     let (mut bench, hold) = bench(&rules, &limits(Some(rate(1, 1, 9)), Some(rate(1, 1, 5))));
     let taint = bench.due("a/taint", "z-1", "k");
     bench.due("a/other", "z-1", "l");
@@ -73,7 +74,7 @@ async fn drains_count_for_zone_and_cluster_and_only_taints_for_a_rule() {
     let left = |id| hold.tokens().into_iter().find(|tokens| tokens.id == id).unwrap().left;
     assert_eq!(left(LimitId::Cluster), 6);
     assert_eq!((left(LimitId::Zone("z".into())), left(LimitId::Zone("y".into()))), (3, 4));
-    assert_eq!(left(LimitId::Rule("r".into())), 0);
+    assert_eq!(left(LimitId::Rule("k".into())), 0);
     bench.due("a/second", "z-1", "k");
     assert_eq!(seconds(&bench.run(60.0).await), [10]);
 }
@@ -132,9 +133,9 @@ async fn zones_take_turns_under_the_limit_of_the_cluster_and_a_full_zone_delays_
 
 #[tokio::test(start_paused = true)]
 async fn the_backlog_says_what_is_waited_for_and_when_it_is_its_turn() {
-    let rules = [rule("gpu", "k", Some(rate(1, 10, 1)))];
+    let rules = [rule("gpu", Some(rate(1, 10, 1)))];
     let (mut bench, _) = bench(&rules, &limits(None, None));
-    let evictions: Vec<_> = (0..4).map(|n| bench.due(&format!("a/{n}"), "z-1", "k")).collect();
+    let evictions: Vec<_> = (0..4).map(|n| bench.due(&format!("a/{n}"), "z-1", "gpu")).collect();
     let start = Instant::now();
     bench.handed_out();
     let held = |n: usize| {
@@ -197,7 +198,7 @@ proptest! {
         (rule_burst, zone_burst, cluster_burst) in (1_u32..6, 1_u32..6, 1_u32..6),
         due in prop::collection::vec((0_u64..2_000, 0_u8..3, 0_u8..3, 0_u8..4, any::<bool>()), 1..60),
     ) {
-        let rules = [rule("r", "k0", Some(rate(rule_pods, 10, rule_burst)))];
+        let rules = [rule("k0", Some(rate(rule_pods, 10, rule_burst)))];
         let zone = rate(zone_pods, 10, zone_burst);
         let cluster = rate(cluster_pods, 10, cluster_burst);
         let gone = in_virtual_time(async {
