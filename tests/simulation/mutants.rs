@@ -24,6 +24,8 @@ pub(crate) enum Broken {
     ForgetsFailures,
     /// P3: seconds are counted from when the taint is seen, by each process anew.
     CountsFromObservation,
+    /// P3: a pod is deleted a second and a half after its time.
+    ActsLate,
     /// P4: both work.
     DoesNotElect,
     /// P4: a write whose leadership was checked is sent after a lease has had time to change hands.
@@ -56,11 +58,12 @@ pub(crate) enum Broken {
 }
 
 impl Broken {
-    pub(crate) const ALL: [Self; 18] = [
+    pub(crate) const ALL: [Self; 19] = [
         Self::IgnoresUid,
         Self::TrustsTimers,
         Self::ForgetsFailures,
         Self::CountsFromObservation,
+        Self::ActsLate,
         Self::DoesNotElect,
         Self::WritesUngated,
         Self::TakesDeletedLease,
@@ -88,7 +91,7 @@ impl Broken {
             | Self::ForgetsDrains
             | Self::TrustsForecasts
             | Self::ForgetsHeld => "P2",
-            Self::CountsFromObservation => "P3",
+            Self::CountsFromObservation | Self::ActsLate => "P3",
             Self::DoesNotElect
             | Self::WritesUngated
             | Self::TakesDeletedLease

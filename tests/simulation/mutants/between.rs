@@ -21,6 +21,8 @@ use crate::observer::{SENT, WHO, seconds};
 
 /// How long a deletion is held up that was decided: longer than what was read of a node may be used.
 const DELETION_HELD_UP: Duration = Duration::from_secs(6);
+/// How late a deletion is that nothing else is wrong with.
+const A_LITTLE_LATE: Duration = Duration::from_millis(1_500);
 /// How long an eviction is.
 const EVICTION_HELD_UP: Duration = Duration::from_secs(20);
 /// How long a write is held up after its leadership was checked: longer than a claim can last without
@@ -125,6 +127,9 @@ impl Between {
             }
             Broken::TrustsTimers if is_pod && method == Method::DELETE => {
                 return self.later(request, onward, DELETION_HELD_UP);
+            }
+            Broken::ActsLate if is_pod && method == Method::DELETE => {
+                return self.later(request, onward, A_LITTLE_LATE);
             }
             Broken::WritesUngated if is_pod && method == Method::DELETE => {
                 return self.later(request, onward, PAST_THE_CLAIM);

@@ -165,6 +165,7 @@ impl Story {
             self.pass_until_led().await?;
         }
         // One is enough, and which must not matter.
+        self.restarted = true;
         let index = self.random.random_range(0..self.replicas.len());
         self.replicas[index].end(End::Stop(Duration::from_secs(3600)));
         #[allow(clippy::cast_precision_loss)]
