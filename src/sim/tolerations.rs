@@ -1,4 +1,5 @@
-//! Which taints a toleration matches: a second implementation of the rule that Kubernetes documents.
+//! Which taints a toleration matches, and for how long: a second implementation of the rules that Kubernetes
+//! documents.
 //!
 //! The embedded cluster, the hollow kubelets, the demo's observations and the oracles of the tests use
 //! it. The controller's decisions are compared with it, so it must not share code with the controller.
@@ -57,6 +58,60 @@ impl<'a> Taint<'a> {
     pub fn of(stored: &'a Value) -> Self {
         let text = |field| text(stored, field);
         Self { key: text("key"), value: text("value"), effect: text("effect") }
+    }
+}
+
+/// What a NoExecute taint means for a pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tolerance {
+    /// No toleration is for it.
+    None,
+    /// The first that is for it has no seconds.
+    Forever,
+    /// The first that is for it has these seconds.
+    For {
+        /// Which one it is.
+        index: usize,
+        /// May be less than nothing.
+        seconds: i64,
+    },
+}
+
+/// When a pod has to go for a taint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Due<T> {
+    /// Never.
+    Never,
+    /// At once.
+    AtOnce,
+    /// At this time.
+    At(T),
+}
+
+impl Tolerance {
+    /// That of the first of these tolerations, each with its seconds, that is for the taint.
+    pub fn of<'a>(
+        tolerations: impl IntoIterator<Item = (Toleration<'a>, Option<i64>)>,
+        taint: &Taint<'_>,
+    ) -> Self {
+        let mut numbered = tolerations.into_iter().enumerate();
+        match numbered.find(|(_, (toleration, _))| toleration.is_for(taint)) {
+            None => Self::None,
+            Some((_, (_, None))) => Self::Forever,
+            Some((index, (_, Some(seconds)))) => Self::For { index, seconds },
+        }
+    }
+
+    /// When a pod has to go that is on the node since `bound`, for a taint that counts from `since`.
+    /// `plus` adds seconds.
+    pub fn due<T: PartialOrd>(self, since: T, bound: T, plus: impl Fn(T, i64) -> T) -> Due<T> {
+        match self {
+            Self::Forever => Due::Never,
+            Self::None | Self::For { seconds: ..=0, .. } => Due::AtOnce,
+            Self::For { seconds, .. } => {
+                Due::At(plus(if bound > since { bound } else { since }, seconds))
+            }
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use ostrakon::model::{
     AnchorSource, Anchors, Effect, Kept, Node, Operator, Pod, PodClass, Stamp, Taint, Toleration,
     Verdict,
 };
-use ostrakon::sim::tolerations;
+use ostrakon::sim::tolerations::{self, Due, Tolerance};
 use ostrakon::taint::{TaintMethod, TaintRule};
 
 const SECOND: i128 = 1_000_000_000;
@@ -76,34 +76,30 @@ impl From<&Verdict> for Says {
     }
 }
 
-/// Each NoExecute taint with its first matching toleration.
-type Answers<'a> = Vec<(&'a Taint, Option<(usize, Option<i64>)>)>;
+/// Each NoExecute taint with its tolerance.
+type Answers<'a> = Vec<(&'a Taint, Tolerance)>;
 
 fn answers<'a>(pod: &Pod, node: &'a Node) -> Answers<'a> {
-    let mut answers = Vec::new();
-    for taint in node.taints.iter() {
-        if taint.effect != Effect::NoExecute {
-            continue;
-        }
-        let mut answer = None;
-        for index in (0..pod.tolerations.len()).rev() {
-            let toleration = &pod.tolerations[index];
-            if matches(toleration, taint) {
-                answer = Some((index, toleration.seconds));
-            }
-        }
-        answers.push((taint, answer));
-    }
-    answers
+    let no_execute = node.taints.iter().filter(|taint| taint.effect == Effect::NoExecute);
+    no_execute
+        .map(|taint| {
+            let (key, value) = (&*taint.key, &*taint.value);
+            let as_stored = tolerations::Taint { key, value, effect: effect_of(taint.effect) };
+            (taint, Tolerance::of(pod.tolerations.iter().map(as_stored_with_seconds), &as_stored))
+        })
+        .collect()
 }
 
-fn matches(toleration: &Toleration, taint: &Taint) -> bool {
-    let effect = |effect| match effect {
+fn effect_of(effect: Effect) -> &'static str {
+    match effect {
         Effect::NoExecute => "NoExecute",
         Effect::NoSchedule => "NoSchedule",
         Effect::PreferNoSchedule => "PreferNoSchedule",
         Effect::Unknown => "Unknown",
-    };
+    }
+}
+
+fn as_stored_with_seconds(toleration: &Toleration) -> (tolerations::Toleration<'_>, Option<i64>) {
     let operator = match toleration.operator {
         Operator::Exists => "Exists",
         Operator::Equal => "Equal",
@@ -112,10 +108,8 @@ fn matches(toleration: &Toleration, taint: &Taint) -> bool {
         Operator::Unknown => "Unknown",
     };
     let (key, value) = (&*toleration.key, &*toleration.value);
-    let own = toleration.effect.map_or("", effect);
-    let toleration = tolerations::Toleration { key, operator, value, effect: own };
-    let (key, value, effect) = (&*taint.key, &*taint.value, effect(taint.effect));
-    toleration.is_for(&tolerations::Taint { key, value, effect })
+    let effect = toleration.effect.map_or("", effect_of);
+    (tolerations::Toleration { key, operator, value, effect }, toleration.seconds)
 }
 
 /// The answers that hold for both profiles; otherwise the taints with a positive time.
@@ -124,13 +118,13 @@ fn common<'a>(answers: &Answers<'a>) -> Result<Says, Vec<(&'a Taint, usize, i64)
         return Ok(Says::Stays(Kept::NoTaints));
     }
     for (taint, answer) in answers {
-        if answer.is_none() {
+        if *answer == Tolerance::None {
             return Ok(Says::Now((*taint).clone(), None));
         }
     }
     let mut timed = Vec::new();
     for (taint, answer) in answers {
-        if let Some((index, Some(seconds))) = answer {
+        if let Tolerance::For { index, seconds } = answer {
             timed.push((*taint, *index, *seconds));
         }
     }
@@ -196,11 +190,13 @@ pub(crate) fn default_profile(pod: &Pod, node: &Node, anchors: &Anchors) -> Says
     }
     let mut says: Option<(i128, Says)> = None;
     for (taint, toleration, seconds) in timed {
-        let (mut from, mut source) = since(anchors, taint);
-        if end_of(pod.bound) > from {
-            (from, source) = (end_of(pod.bound), AnchorSource::Bound);
+        let ((since, mut source), bound) = (since(anchors, taint), end_of(pod.bound));
+        let tolerance = Tolerance::For { index: toleration, seconds };
+        let Due::At(at) = tolerance.due(since, bound, plus) else { continue };
+        if bound > since {
+            source = AnchorSource::Bound;
         }
-        let at = plus(from, seconds);
+        let from = since.max(bound);
         if says.as_ref().is_none_or(|(earliest, _)| at < *earliest) {
             let counted = Counted { toleration, seconds, from, source };
             says = Some((at, Says::At(at, taint.clone(), counted)));
@@ -221,14 +217,14 @@ pub(crate) fn by_rules(
     if pod.class != PodClass::Ordinary {
         return (None, None);
     }
-    for (taint, toleration) in answers(pod, node) {
-        let seconds = match toleration {
-            Some((_, None)) => continue,
-            Some((_, Some(seconds))) => seconds.max(0),
-            None => 0,
+    for (taint, tolerance) in answers(pod, node) {
+        let (since, bound) = (since(anchors, taint).0, end_of(pod.bound));
+        // From when `after` counts.
+        let (at, from) = match tolerance.due(since, bound, plus) {
+            Due::Never => continue,
+            Due::AtOnce => (i128::MIN, since.max(bound)),
+            Due::At(at) => (at, at),
         };
-        let from = since(anchors, taint).0.max(end_of(pod.bound));
-        let at = if seconds == 0 { i128::MIN } else { plus(from, seconds) };
         let named = |rule: &&TaintRule| {
             let key = &*rule.key == "*" || rule.key == taint.key;
             key && rule.value.as_ref().is_none_or(|value| *value == taint.value)
@@ -243,7 +239,7 @@ pub(crate) fn by_rules(
             TaintMethod::EvictThenDelete { after } => {
                 due.push(at);
                 let after = i64::try_from(after.as_secs()).unwrap();
-                deleted.push(plus(plus(from, seconds), after));
+                deleted.push(plus(from, after));
             }
         }
     }

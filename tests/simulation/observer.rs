@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use ostrakon::sim::embedded::{Audited, Change, Operation, Resource, Verb};
-use ostrakon::sim::tolerations;
+use ostrakon::sim::tolerations::{self, Due, Tolerance, Toleration};
 use serde_json::Value;
 
 use claims::Claims;
@@ -49,9 +49,9 @@ struct Taint {
 }
 
 #[derive(Clone, Debug)]
-struct Toleration {
+struct Tolerated {
     stored: Value,
-    seconds: Option<f64>,
+    seconds: Option<i64>,
 }
 
 /// What the API stored of a node, from when on.
@@ -64,7 +64,7 @@ struct NodeState {
 /// What the API stored of a pod, from when on.
 struct PodState {
     from: f64,
-    tolerations: Vec<Toleration>,
+    tolerations: Vec<Tolerated>,
     bound: f64,
     node: String,
     /// Whether it is gone, or on its way.
@@ -506,16 +506,16 @@ fn result(changes: &[Change]) -> Option<&Change> {
 
 /// When a pod has to go from a node with these taints; `None`: never.
 fn deadline(taints: &[Taint], pod: &PodState, since: impl Fn(&Taint) -> f64) -> Option<f64> {
+    let tolerations = || pod.tolerations.iter().map(|t| (Toleration::of(&t.stored), t.seconds));
+    #[allow(clippy::cast_precision_loss)] // Minutes at most.
+    let plus = |from, seconds| from + seconds as f64;
     let of_taint = |taint: &Taint| {
         let (key, value) = (taint.key.as_str(), taint.value.as_str());
-        let taint_as_stored = tolerations::Taint { key, value, effect: "NoExecute" };
-        let fits =
-            |t: &&Toleration| tolerations::Toleration::of(&t.stored).is_for(&taint_as_stored);
-        let Some(toleration) = pod.tolerations.iter().find(fits) else { return Some(f64::MIN) };
-        match toleration.seconds {
-            None => None,
-            Some(seconds) if seconds <= 0.0 => Some(f64::MIN),
-            Some(seconds) => Some(since(taint).max(pod.bound) + seconds),
+        let as_stored = tolerations::Taint { key, value, effect: "NoExecute" };
+        match Tolerance::of(tolerations(), &as_stored).due(since(taint), pod.bound, plus) {
+            Due::Never => None,
+            Due::AtOnce => Some(f64::MIN),
+            Due::At(due) => Some(due),
         }
     };
     taints.iter().filter_map(of_taint).min_by(f64::total_cmp)
@@ -530,11 +530,11 @@ fn recorded(node: &Value, key: &str, value: &str) -> Option<f64> {
     time(taint, "/since")
 }
 
-fn tolerations(pod: &Value) -> Vec<Toleration> {
+fn tolerations(pod: &Value) -> Vec<Tolerated> {
     let listed = pod.pointer("/spec/tolerations").and_then(Value::as_array);
-    let read = |toleration: &Value| Toleration {
+    let read = |toleration: &Value| Tolerated {
         stored: toleration.clone(),
-        seconds: toleration.get("tolerationSeconds").and_then(Value::as_f64),
+        seconds: toleration.get("tolerationSeconds").and_then(Value::as_i64),
     };
     listed.into_iter().flatten().map(read).collect()
 }

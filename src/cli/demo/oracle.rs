@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
-use crate::sim::tolerations;
+use crate::sim::tolerations::{self, Due, Tolerance};
 
 /// A NoExecute taint of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,11 +79,9 @@ impl Toleration {
         vec![Self { key, operator: "Exists".to_owned(), value, seconds: None }]
     }
 
-    fn is_for(&self, taint: &Taint) -> bool {
-        let Self { key, operator, value, .. } = self;
-        let toleration = tolerations::Toleration { key, operator, value, effect: "" };
-        let Taint { key, value, .. } = taint;
-        toleration.is_for(&tolerations::Taint { key, value, effect: "NoExecute" })
+    fn as_stored(&self) -> (tolerations::Toleration<'_>, Option<i64>) {
+        let Self { key, operator, value, seconds } = self;
+        (tolerations::Toleration { key, operator, value, effect: "" }, *seconds)
     }
 }
 
@@ -112,15 +110,22 @@ pub(super) fn tolerated(
 ) -> Tolerated {
     let mut soonest = BTreeMap::new();
     for taint in taints {
-        let since = taint.since.max(bound);
-        let seconds = match tolerations.iter().find(|t| t.is_for(taint)) {
-            None => None,
-            Some(Toleration { seconds: None, .. }) => continue,
-            Some(Toleration { seconds, .. }) => *seconds,
+        let Taint { key, value, since, .. } = taint;
+        let as_stored = tolerations::Taint { key, value, effect: "NoExecute" };
+        let tolerance = Tolerance::of(tolerations.iter().map(Toleration::as_stored), &as_stored);
+        let plus = |from: Timestamp, seconds| {
+            from.saturating_add(SignedDuration::from_secs(seconds)).unwrap_or(Timestamp::MAX)
         };
-        let later = SignedDuration::from_secs(seconds.unwrap_or(0).max(0));
-        let due = since.saturating_add(later).unwrap_or(Timestamp::MAX);
-        soonest.entry(due).or_insert((&taint.key, seconds));
+        let due = match tolerance.due(*since, bound, plus) {
+            Due::Never => continue,
+            Due::AtOnce => bound.max(*since),
+            Due::At(due) => due,
+        };
+        let seconds = match tolerance {
+            Tolerance::For { seconds, .. } => Some(seconds),
+            Tolerance::None | Tolerance::Forever => None,
+        };
+        soonest.entry(due).or_insert((key, seconds));
     }
     match soonest.pop_first() {
         None => Tolerated::Always,
