@@ -1,8 +1,10 @@
 //! `ostrakon run`.
 
 use std::future::pending;
+use std::io::{self, Write};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
@@ -15,7 +17,8 @@ use super::drain::DrainArguments;
 use super::{duration, limits};
 use crate::cluster::connect;
 use crate::config::{Compat, Config, DryRun, Election};
-use crate::controller;
+use crate::controller::{self, Shadowing};
+use crate::dry_run::check_writable;
 use crate::leader::Times;
 use crate::observe::{LogFormat, LogLevel, start_logs};
 
@@ -104,6 +107,11 @@ pub(super) struct Arguments {
         help_heading = "Dry run")]
     dry_run_for: Option<Duration>,
 
+    /// Write what the dry run has found to this file at its end, as JSON. A summary goes to standard output in
+    /// any case
+    #[arg(long, value_name = "FILE", requires = "dry_run", help_heading = "Dry run")]
+    report: Option<PathBuf>,
+
     /// Create Kubernetes events that say what would have been done. Their reasons begin with DryRun. This
     /// needs the right to create events, and nothing else is written
     #[arg(long, requires = "dry_run", help_heading = "Dry run")]
@@ -155,6 +163,11 @@ fn pod_uid(text: &str) -> Result<String, String> {
 pub(super) fn run(arguments: Arguments) -> anyhow::Result<()> {
     start_logs(arguments.log_format, &arguments.log_level);
     limits::raise_open_files();
+    if let Some(path) = &arguments.report {
+        check_writable(path).with_context(|| {
+            format!("cannot write {}; choose another file with --report", path.display())
+        })?;
+    }
     let (settings, warnings) = arguments.drain.settings()?;
     for warning in warnings {
         warn!("{warning}");
@@ -193,13 +206,30 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<()> {
         .enable_all()
         .build()
         .context("cannot start the I/O threads; check the process and memory limits")?;
-    let outcome = runtime.block_on(until_stopped(&config, arguments.dry_run_for));
+    let mut shadowing = None;
+    let run = until_stopped(&config, arguments.dry_run_for, &mut shadowing);
+    let outcome = runtime.block_on(run);
+    let reported = shadowing.map(|shadowing| report(&shadowing, arguments.report.as_deref()));
     // After a second signal, do not wait for tasks that are still running.
     runtime.shutdown_timeout(Duration::from_millis(100));
-    outcome
+    outcome.and(reported.unwrap_or(Ok(())))
 }
 
-async fn until_stopped(config: &Config, run_for: Option<Duration>) -> anyhow::Result<()> {
+/// Prints what a dry run has found, and writes it to a file.
+fn report(shadowing: &Shadowing, path: Option<&Path>) -> anyhow::Result<()> {
+    let report = shadowing.report();
+    write!(io::stdout(), "{report}").context("cannot print the summary")?;
+    let Some(path) = path else { return Ok(()) };
+    report.write_to(path).with_context(|| format!("cannot write {}", path.display()))?;
+    info!(path = %path.display(), "wrote the report");
+    Ok(())
+}
+
+async fn until_stopped(
+    config: &Config,
+    run_for: Option<Duration>,
+    shadowing: &mut Option<Arc<Shadowing>>,
+) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
     let mut hangup = signal(SignalKind::hangup()).context("cannot listen for SIGHUP")?;
@@ -222,6 +252,7 @@ async fn until_stopped(config: &Config, run_for: Option<Duration>) -> anyhow::Re
             return Ok(());
         }
     };
+    *shadowing = running.shadowing();
     let time_is_over = async {
         match run_for {
             Some(time) => sleep(time).await,

@@ -22,11 +22,13 @@ use crate::model::{
     Version,
 };
 
+mod deletion;
 mod drain_facts;
 mod mark_author;
 mod tolerations;
 mod zone;
 
+pub use deletion::{Deletion, decode_deletion};
 pub use drain_facts::{Watched, decode_node_drain_facts};
 pub use mark_author::{MarkAuthor, other_mark_author};
 pub use zone::Zones;

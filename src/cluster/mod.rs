@@ -24,8 +24,8 @@ pub use api::{
 pub use cluster_metrics::Metrics;
 pub use connect::{AGENT, Cluster, ConnectError, CredentialsError, connect, open};
 pub use decode::{
-    DecodeError, Flaw, FlawCause, MarkAuthor, PodDecoder, Watched, Zones, decode_node,
-    decode_node_drain_facts, other_mark_author, read_node,
+    DecodeError, Deletion, Flaw, FlawCause, MarkAuthor, PodDecoder, Watched, Zones,
+    decode_deletion, decode_node, decode_node_drain_facts, other_mark_author, read_node,
 };
 pub use gate::{Sent, WriteGate};
 pub use lease::Lease;

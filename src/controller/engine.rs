@@ -14,7 +14,6 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
-use super::controller_metrics;
 use super::failure::{Failed, StartError, ended, flatten};
 use super::holds::{Limiters, holds};
 use super::pause_metrics;
@@ -23,6 +22,7 @@ use super::requests::{ApiRequests, ByEvents};
 use super::state::Shared;
 use super::work::{Hands, WorkParts};
 use super::would_evict::WouldEvict;
+use super::{Shadowing, controller_metrics};
 use crate::clock::{Clock, system_time};
 use crate::clock_watch::{self, Skew};
 use crate::cluster::{self, Api, Cluster, WriteGate, watch};
@@ -142,7 +142,7 @@ impl Prepared {
             shared = shared.draining_by(config.settings.policies.clone().into(), metrics);
         }
         shared.facts.set_taint_rules(config.settings.taint_rules.clone().into());
-        let shared = Arc::new(shared);
+        let shared = Arc::new(shared.shadowing(registry)?);
         if let Some(drains) = &shared.drains {
             DrainMetrics::register_gauges(registry, &shared.facts, drains)?;
         }
@@ -225,6 +225,10 @@ impl Prepared {
             namespace: self.lease_namespace.clone(),
         };
         watches.spawn(blind.clone().run_until_cancelled_owned(pauses.run()).map(drop));
+        if let Some(shadowing) = &shared.shadowing {
+            let comparing = Arc::clone(shadowing).run(api.clone());
+            watches.spawn(blind.clone().run_until_cancelled_owned(comparing).map(drop));
+        }
         let resign = CancellationToken::new();
         // One term at a time: the next one begins after the work of the one before has ended.
         let (terms, terms_to_work) = mpsc::channel(1);
@@ -244,7 +248,8 @@ impl Prepared {
         let work = match &shared.facts.unwritten {
             None => tokio::spawn(parts.sending(requests).run(terms_to_work, stop.clone())),
             Some(unwritten) => {
-                let recorded = WouldEvict::new(requests, Arc::clone(unwritten));
+                let shadowing = shared.shadowing.clone();
+                let recorded = WouldEvict::new(requests, Arc::clone(unwritten), shadowing);
                 tokio::spawn(parts.sending(recorded).run(terms_to_work, stop.clone()))
             }
         };
@@ -257,7 +262,16 @@ impl Prepared {
             recorder: recorder.clone(),
             lease: self.election.as_ref().map(|election| election.namespace.clone()),
         };
-        let reports = stop.clone().run_until_cancelled_owned(reporter.run()).map(drop);
+        // A dry run is made to run beside another one.
+        let is_dry_run = shared.shadowing.is_some();
+        let reports = async move {
+            if is_dry_run {
+                std::future::pending().await
+            } else {
+                reporter.run().await;
+            }
+        };
+        let reports = stop.clone().run_until_cancelled_owned(reports).map(drop);
         let reports = tokio::spawn(reports);
         let last_events = CancellationToken::new();
         let events = tokio::spawn(send_events(lane, api.clone(), window, last_events.clone()));
@@ -321,6 +335,11 @@ pub struct Engine {
 }
 
 impl Engine {
+    /// In a dry run, the comparison with who really goes.
+    pub(crate) fn shadowing(&self) -> Option<Arc<Shadowing>> {
+        self.shared.shadowing.clone()
+    }
+
     /// Completes only if a part that must not end has ended: the process must end then too.
     pub async fn failed(&mut self) -> Failed {
         let task = tokio::select! {

@@ -59,6 +59,11 @@ impl Running {
         self.address
     }
 
+    /// In a dry run, the comparison with who really goes.
+    pub(crate) fn shadowing(&self) -> Option<std::sync::Arc<super::Shadowing>> {
+        self.engine.shadowing()
+    }
+
     /// Completes when a part that must keep running has ended. The process must then end.
     pub async fn failed(&mut self) -> Failed {
         tokio::select! {

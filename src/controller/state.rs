@@ -5,14 +5,18 @@
 
 use std::sync::Arc;
 
+use prometheus::Registry;
+
+use super::Shadowing;
 use super::handler::Decider;
 use super::holds::Limiters;
 use super::newest_facts::NewestFacts;
 use crate::clock_watch::KeptTime;
 use crate::drain::Policy;
 use crate::drain_reconciler::{DrainMetrics, Drains, Reporter};
+use crate::dry_run::DrainStories;
 use crate::evict::{Holds, Pauses, Schedule};
-use crate::informer::{Facts, Ingest, NodeListener, PodListener, WorkQueues};
+use crate::informer::{DeletionListener, Facts, Ingest, NodeListener, PodListener, WorkQueues};
 use crate::model::NodeName;
 use crate::observe::Recorder;
 use crate::other_managers::OtherManagers;
@@ -35,6 +39,10 @@ pub(super) struct Shared {
     pub pauses: Arc<Pauses>,
     /// Limits on evictions, and the breaker; absent where a test brings holds of its own.
     pub limiters: Option<Limiters>,
+    /// In a dry run, what drains would have done.
+    pub stories: Option<Arc<DrainStories>>,
+    /// In a dry run, the comparison with who really goes.
+    pub shadowing: Option<Arc<Shadowing>>,
 }
 
 impl Shared {
@@ -46,6 +54,7 @@ impl Shared {
     ) -> Self {
         let queues = Arc::<WorkQueues>::default();
         let schedule = Schedule::new(facts.clock.clone(), Arc::clone(&queues), holds);
+        let stories = facts.unwritten.as_ref().map(|_| Arc::default());
         Self {
             others: Arc::new(OtherManagers::new(facts.clock.clone())),
             facts,
@@ -56,6 +65,8 @@ impl Shared {
             recorder,
             pauses,
             limiters: None,
+            stories,
+            shadowing: None,
         }
     }
 
@@ -65,9 +76,20 @@ impl Shared {
         self
     }
 
+    /// In a dry run: compares with who really goes.
+    pub(super) fn shadowing(mut self, registry: &Registry) -> prometheus::Result<Self> {
+        let (facts, schedule) = (Arc::clone(&self.facts), Arc::clone(&self.schedule));
+        if let Some(stories) = self.stories.clone() {
+            let shadowing = Shadowing::new(facts, schedule, stories, registry)?;
+            self.shadowing = Some(Arc::new(shadowing));
+        }
+        Ok(self)
+    }
+
     /// With cordon and drain by these policies.
     pub(super) fn draining_by(mut self, policies: Arc<[Policy]>, metrics: DrainMetrics) -> Self {
-        let reporter = Reporter { recorder: self.recorder.clone(), metrics };
+        let (recorder, stories) = (self.recorder.clone(), self.stories.clone());
+        let reporter = Reporter { recorder, metrics, stories };
         self.drains = Some(Arc::new(Drains::new(policies, reporter)));
         self
     }
@@ -78,7 +100,8 @@ impl Shared {
         let (facts, queues) = (Arc::clone(facts), Arc::clone(queues));
         let listener = drains.clone().map(|drains| drains as Arc<dyn NodeListener>);
         let pod_listener: Arc<dyn PodListener> = others.clone();
-        Ingest { facts, queues, listener, pod_listener }
+        let deletions = self.shadowing.clone().map(|it| it as Arc<dyn DeletionListener>);
+        Ingest { facts, queues, listener, pod_listener, deletions }
     }
 
     /// Decides about what is in the work queues.

@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
+use super::Shadowing;
 use super::requests::{ApiRequests, failure};
 use crate::cluster::Api;
 use crate::drain::BudgetBlocker;
@@ -24,6 +25,7 @@ pub(super) struct WouldEvict {
     requests: ApiRequests,
     api: Api,
     unwritten: Arc<Unwritten>,
+    shadowing: Option<Arc<Shadowing>>,
     forecast: Mutex<Forecast>,
     lists: tokio::sync::Mutex<Lists>,
 }
@@ -36,9 +38,13 @@ struct Lists {
 }
 
 impl WouldEvict {
-    pub(super) fn new(requests: ApiRequests, unwritten: Arc<Unwritten>) -> Self {
-        let api = requests.api.clone();
-        Self { requests, api, unwritten, forecast: Mutex::default(), lists: Default::default() }
+    pub(super) fn new(
+        requests: ApiRequests,
+        unwritten: Arc<Unwritten>,
+        shadowing: Option<Arc<Shadowing>>,
+    ) -> Self {
+        let (api, forecast) = (requests.api.clone(), Mutex::default());
+        Self { requests, api, unwritten, shadowing, forecast, lists: Default::default() }
     }
 
     /// The pods of a node and all budgets, as they were a short while ago at the most. One asks at a time.
@@ -70,8 +76,10 @@ impl WouldEvict {
 
 impl Requests for WouldEvict {
     fn record(&self, pod: &PodRef, cause: &Cause) -> bool {
-        if let Cause::Drain(_) = cause {
-            self.unwritten.evicted(pod);
+        match (cause, &self.shadowing) {
+            (Cause::Drain(_), _) => self.unwritten.evicted(pod),
+            (Cause::Taint(verdict), Some(shadowing)) => shadowing.would_evict(pod, verdict),
+            (Cause::Taint(_), None) => {}
         }
         true
     }

@@ -1,12 +1,14 @@
 //! Reports what happens to a node: events with draino's reasons, counters and logs.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tracing::{info, warn};
 
 use super::drain_metrics::DrainMetrics;
 use crate::cluster::RequestError;
-use crate::drain::{Blocker, Capped, Report};
+use crate::drain::{Blocker, Capped, Claim, Report};
+use crate::dry_run::DrainStories;
 use crate::model::Node;
 use crate::observe::{NodeEvent, Reason, Recorder};
 
@@ -15,6 +17,8 @@ use crate::observe::{NodeEvent, Reason, Recorder};
 pub(crate) struct Reporter {
     pub recorder: Recorder,
     pub metrics: DrainMetrics,
+    /// In a dry run, where it is kept what would have been done.
+    pub stories: Option<Arc<DrainStories>>,
 }
 
 impl Reporter {
@@ -83,6 +87,24 @@ impl Reporter {
     pub(super) fn cordoning(&self, node: &Node) {
         if self.recorder.is_news(node.uid, "cordon starting") {
             self.event(node, Reason::CordonStarting, "Cordoning node");
+        }
+    }
+
+    /// In a dry run: which policies want the node cordoned, and since when its conditions are bad.
+    pub(super) fn wanted_by(&self, node: &Node, claims: &[Claim]) {
+        let Some(stories) = &self.stories else { return };
+        let since = |condition: &Arc<str>| {
+            let kind = condition.split('=').next().unwrap_or_default();
+            let known = node.drain_facts.as_deref().and_then(|facts| facts.condition(kind));
+            match known.and_then(|known| known.since) {
+                Some(since) => format!("{condition} since {}", since.written()),
+                None => condition.to_string(),
+            }
+        };
+        for Claim { policy, conditions } in claims {
+            let conditions: Vec<_> = conditions.iter().map(since).collect();
+            let message = format!("policy {policy}: {}", conditions.join(", "));
+            stories.note(&node.name, self.recorder.now(), "PolicyMatches", &message);
         }
     }
 
@@ -191,6 +213,9 @@ impl Reporter {
             warn!(node = %node.name, ?reason, dry_run, "{would}{message}");
         } else {
             info!(node = %node.name, ?reason, dry_run, "{would}{message}");
+        }
+        if let Some(stories) = &self.stories {
+            stories.note(&node.name, self.recorder.now(), &format!("{reason:?}"), message);
         }
         self.recorder.about_node(&NodeEvent { name: &node.name, uid: node.uid, reason, message });
     }

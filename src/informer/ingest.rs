@@ -10,8 +10,8 @@ use super::unread::Unread;
 use super::{Facts, WorkQueues};
 use crate::cluster::watch::{Index, Source};
 use crate::cluster::{
-    DecodeError, MarkAuthor, Metrics, NodeSeen, PodDecoder, PodSeen, Watched, Zones, decode_node,
-    other_mark_author, read_node,
+    DecodeError, MarkAuthor, Metrics, NodeSeen, PodDecoder, PodFacts, PodSeen, Watched, Zones,
+    decode_node, other_mark_author, read_node,
 };
 use crate::model::{Disruption, Node, NodeName, Pod, PodRef, Uid};
 
@@ -32,6 +32,14 @@ pub(crate) trait PodListener: Send + Sync {
     fn marked(&self, pod: &PodRef, author: &MarkAuthor);
 }
 
+/// Who has to know of pods that are deleted, and of what happens to pods of tainted nodes.
+pub(crate) trait DeletionListener: Send + Sync {
+    /// Takes in a version of a pod before it is stored; `before` is the one that is stored, if there is one.
+    fn seen(&self, before: Option<&PodFacts>, pod: &Pod, object: &Bytes);
+    /// Takes in that a pod is gone, before it is removed.
+    fn gone(&self, before: &PodFacts);
+}
+
 /// Where watched objects go: into the facts, and their names into the work queues.
 #[derive(Clone)]
 pub(crate) struct Ingest {
@@ -39,6 +47,8 @@ pub(crate) struct Ingest {
     pub queues: Arc<WorkQueues>,
     pub listener: Option<Arc<dyn NodeListener>>,
     pub pod_listener: Arc<dyn PodListener>,
+    /// In a dry run, who compares.
+    pub deletions: Option<Arc<dyn DeletionListener>>,
 }
 
 /// Takes nodes in.
@@ -130,6 +140,7 @@ impl Index for Pods {
         let uid = pod.uid;
         self.unread.see(uid, &pod.reference(), self.decoder.flaws());
         self.ingest.see_mark(&pod, object);
+        self.ingest.see_deletion(&pod, object);
         self.ingest.take_pod(pod);
         Ok(uid)
     }
@@ -137,6 +148,11 @@ impl Index for Pods {
     fn delete(&mut self, object: &Bytes) -> Result<(), DecodeError> {
         if let Some(pod) = self.decoder.decode(object)? {
             self.unread.forget(pod.uid);
+            self.ingest.see_deletion(&pod, object);
+            if self.ingest.deletions.is_some() {
+                // What was seen of its deletion must not be seen once more.
+                self.ingest.facts.store_pod(pod.clone());
+            }
             self.ingest.drop_pod(&pod.node, pod.uid);
         }
         Ok(())
@@ -205,6 +221,13 @@ impl Ingest {
         }
     }
 
+    fn see_deletion(&self, pod: &Pod, object: &Bytes) {
+        if let Some(listener) = &self.deletions {
+            let before = self.facts.view.pod(&pod.node, pod.uid);
+            listener.seen(before.as_ref(), pod, object);
+        }
+    }
+
     /// Takes in a version of a pod.
     pub(crate) fn take_pod(&self, pod: Pod) {
         let (node, uid) = (pod.node.clone(), pod.uid);
@@ -215,6 +238,11 @@ impl Ingest {
 
     /// Takes in that a pod is gone.
     pub(crate) fn drop_pod(&self, node: &NodeName, uid: Uid) {
+        if let Some(listener) = &self.deletions
+            && let Some(before) = self.facts.view.pod(node, uid)
+        {
+            listener.gone(&before);
+        }
         self.facts.view.remove_pod(node, uid);
         self.queues.pod_changed(node.clone(), uid);
     }

@@ -13,5 +13,5 @@ mod rates;
 mod unread;
 
 pub(crate) use facts::{Facts, recorded};
-pub(crate) use ingest::{Ingest, NodeListener, Nodes, PodListener, Pods};
+pub(crate) use ingest::{DeletionListener, Ingest, NodeListener, Nodes, PodListener, Pods};
 pub(crate) use queues::{NodeKey, NodeTimer, PodKey, WorkQueues};

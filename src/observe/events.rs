@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use jiff::Timestamp;
 use prometheus::{IntCounterVec, Opts, Registry};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
@@ -136,6 +137,11 @@ impl Recorder {
     #[must_use]
     pub fn dry_run(self, send: bool) -> Self {
         Self { dry_run: Some(send), ..self }
+    }
+
+    /// The current time.
+    pub(crate) fn now(&self) -> Timestamp {
+        self.clock.now()
     }
 
     /// Whether this is a dry run.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use ostrakon::clock::Clock;
 use ostrakon::config::DryRun;
 use ostrakon::drain::{ConditionRule, Limits, Policy};
-use ostrakon::sim::embedded::{Embedded, Options, Part, Resource, Selector};
+use ostrakon::sim::embedded::{DeleteOptions, Embedded, Options, Part, Resource, Selector};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
@@ -196,4 +196,57 @@ async fn events_say_that_nothing_was_done_and_are_all_that_is_written() {
         "{writes:?}"
     );
     assert_eq!(writes.len(), events.len());
+}
+
+/// As kube-controller-manager deletes a pod: it writes the condition first, unless it is someone else who deletes.
+fn delete(stage: &Stage, name: &str, by_taint: bool) {
+    let store = stage.cluster.store();
+    if by_taint {
+        let marked = |pod: &Value| {
+            let mut pod = pod.clone();
+            pod["status"]["conditions"] = json!([{
+                "type": "DisruptionTarget", "status": "True", "reason": "DeletionByTaintManager",
+                "message": "Taint manager: deleting due to NoExecute taint",
+                "lastTransitionTime": store.clock().now(),
+            }]);
+            Ok(pod)
+        };
+        store.modify(Resource::Pods, "default", name, Part::Status, false, marked).unwrap();
+    }
+    store.delete(Resource::Pods, "default", name, &DeleteOptions::default()).unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_really_goes_is_compared_with_who_would_have_gone() {
+    let stage = Stage::new(&[], false);
+    stage.node("n1");
+    for (name, seconds) in [
+        ("same", Some(60)),
+        ("late", Some(60)),
+        ("early", Some(600)),
+        ("lost", Some(60)),
+        ("scaled-down", Some(60)),
+        ("spared", Some(100_000)),
+        ("tolerant", Some(100_000)),
+    ] {
+        stage.pod(name, seconds);
+    }
+    stage.taint(&json!([{"key": "k", "effect": "NoExecute", "timeAdded": noon()}]));
+    seconds(62).await;
+    delete(&stage, "same", true);
+    delete(&stage, "scaled-down", false);
+    delete(&stage, "early", true);
+    delete(&stage, "tolerant", false);
+    seconds(60).await;
+    delete(&stage, "late", true);
+    seconds(400).await;
+    let compared = |result: &str| stage.process.metric("ostrakon_shadow_pods_total", &[result]);
+    let counts = ["same", "later", "earlier", "only_other", "deleted_by_others"].map(compared);
+    assert_eq!(counts, [1.0, 1.0, 1.0, 0.0, 1.0]);
+    let waiting = |state: &str| stage.process.metric("ostrakon_shadow_waiting_pods", &[state]);
+    assert_eq!((waiting("waiting"), waiting("overdue")), (0.0, 1.0), "the lost one");
+    stage.taint(&json!([]));
+    seconds(5).await;
+    assert_eq!((compared("only_ostrakon"), waiting("overdue")), (1.0, 0.0));
+    assert_eq!(stage.wire.writes(), [""; 0]);
 }

@@ -56,6 +56,7 @@ impl DrainReconciler {
             record.phase = DrainPhase::Scheduled;
             record.scheduled = Some(at);
         }
+        self.drains.reporter.wanted_by(node, &record.claims);
         let report = if is_foreign { Report::None } else { Report::Cordoned };
         if !is_foreign {
             self.drains.reporter.cordoning(node);
