@@ -63,6 +63,15 @@ pub fn election_permissions() -> &'static [Permission] {
     &FOR_ELECTION
 }
 
+/// The permissions that a person needs to pause and resume, for the lease itself.
+const FOR_PAUSES: [Permission; 2] = [on_leases("get"), on_leases("patch")];
+
+/// The permissions that a person needs to pause and resume, for the lease itself. The controller does
+/// without `patch`.
+pub fn pause_permissions() -> &'static [Permission] {
+    &FOR_PAUSES
+}
+
 const fn on_leases(verb: &'static str) -> Permission {
     Permission { verb, group: "coordination.k8s.io", resource: "leases", subresource: "" }
 }

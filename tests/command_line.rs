@@ -472,3 +472,28 @@ async fn what_a_failing_plugin_writes_is_not_in_the_log() {
     }
     assert!(!run.stderr.contains("s3cr3t") && !run.stdout.contains("s3cr3t"), "{run:?}");
 }
+
+#[tokio::test]
+async fn a_pause_needs_a_reason_and_a_time_that_is_one() {
+    assert_complains(&run(&["pause"]).await, 2, &["--reason <TEXT>"]);
+    assert_complains(&run(&["pause", "--reason= "]).await, 2, &["--reason is empty"]);
+    let nothing = run(&["pause", "--reason=x", "--for=0s"]).await;
+    assert_complains(&nothing, 2, &["--for=0s would end at once", "30m"]);
+    assert_complains(&run(&["pause", "--reason=x", "--for=10"]).await, 2, &["write a duration"]);
+}
+
+#[tokio::test]
+async fn a_pause_without_a_cluster_says_why_it_did_nothing() {
+    let folder = folder();
+    let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let port = taken.local_addr().unwrap().port();
+    drop(taken);
+    let server = format!("http://127.0.0.1:{port}");
+    let file = format!("--kubeconfig={}", kubeconfig(folder.path(), &server));
+    let run = run_in(folder.path(), &["pause", "--reason=x", &file], &[]).await;
+    assert_complains(&run, 1, &["cannot patch lease kube-system/ostrakon", &server]);
+    let run = run_in(folder.path(), &["resume", &file], &[]).await;
+    assert_complains(&run, 1, &["cannot get lease kube-system/ostrakon", &server]);
+    let run = run_in(folder.path(), &["resume"], &[]).await;
+    assert_complains(&run, 1, &["no cluster found"]);
+}

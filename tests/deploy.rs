@@ -66,6 +66,19 @@ fn the_component_for_drains_grants_exactly_what_they_need_on_top_to_the_same_acc
     assert_eq!(binding.subjects, base.subjects);
 }
 
+#[test]
+fn the_component_for_pauses_grants_the_one_lease_to_nobody_by_itself() {
+    let role: Role = manifest("../components/pause/role.yaml");
+    let election: Role = manifest("role.yaml");
+    assert_eq!(role.metadata.namespace, election.metadata.namespace);
+    let rules = role.rules.unwrap();
+    assert_grants_exactly(&rules, preflight::pause_permissions());
+    assert!(rules.iter().all(|rule| rule.resource_names == Some(vec![leader::LEASE.to_owned()])));
+    let folder =
+        PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("deploy/kustomize/components/pause");
+    assert_eq!(std::fs::read_dir(folder).unwrap().count(), 2, "there is no binding");
+}
+
 fn assert_grants_exactly(rules: &[PolicyRule], needed: &[Permission]) {
     let granted: Vec<String> = rules.iter().flat_map(rights).collect();
     let distinct: BTreeSet<String> = granted.iter().cloned().collect();
@@ -201,7 +214,7 @@ fn only_namespaces_with_the_label_reach_the_port_of_the_pods() {
 
 #[test]
 fn every_manifest_is_named_in_its_kustomization() {
-    for folder in ["base", "components/drain", "dry-run"] {
+    for folder in ["base", "components/drain", "components/pause", "dry-run"] {
         let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("deploy/kustomize").join(folder);
         let text = std::fs::read_to_string(path.join("kustomization.yaml")).unwrap();
         for file in std::fs::read_dir(path).unwrap() {

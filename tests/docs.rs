@@ -79,6 +79,8 @@ fn the_command_line_reference_is_current() {
     for arguments in [
         &["--help"][..],
         &["run", "--help"],
+        &["pause", "--help"],
+        &["resume", "--help"],
         &["demo", "--help"],
         &["config", "--help"],
         &["config", "check", "--help"],

@@ -5,11 +5,14 @@ mod config;
 mod demo;
 mod drain;
 mod limits;
+mod pause;
 mod run;
 
+use std::io::Write as _;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use anyhow::Context as _;
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
 use serde_json::json;
@@ -40,6 +43,8 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     Run(Box<run::Arguments>),
+    Pause(pause::PauseArguments),
+    Resume(pause::ResumeArguments),
     #[cfg(feature = "demo")]
     Demo(demo::Arguments),
     Config(config::Arguments),
@@ -50,7 +55,7 @@ impl Command {
     fn log_format(&self) -> LogFormat {
         match self {
             Self::Run(arguments) => arguments.log_format(),
-            Self::Config(_) => LogFormat::Text,
+            Self::Config(_) | Self::Pause(_) | Self::Resume(_) => LogFormat::Text,
             #[cfg(feature = "demo")]
             Self::Demo(_) => LogFormat::Text,
         }
@@ -66,6 +71,8 @@ pub fn main() -> ExitCode {
     let format = arguments.command.log_format();
     let outcome = match arguments.command {
         Command::Run(arguments) => run::run(*arguments),
+        Command::Pause(arguments) => pause::pause(&arguments),
+        Command::Resume(arguments) => pause::resume(&arguments),
         #[cfg(feature = "demo")]
         Command::Demo(arguments) => demo::run(&arguments),
         Command::Config(arguments) => config::run(&arguments),
@@ -126,6 +133,16 @@ fn formatted(format: LogFormat, error: &anyhow::Error) -> String {
             "target": module_path!(),
         })
         .to_string(),
+    }
+}
+
+/// Writes to standard output. A reader that closes the pipe is no error.
+fn print(text: &str) -> anyhow::Result<()> {
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(error).context("cannot write to standard output")
+        }
+        _ => Ok(()),
     }
 }
 

@@ -138,7 +138,7 @@ fn listen(text: &str) -> Result<SocketAddr, String> {
 }
 
 /// Checks the name of a namespace.
-fn namespace(text: &str) -> Result<String, String> {
+pub(super) fn namespace(text: &str) -> Result<String, String> {
     let is_edge = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
     let is_name = text.starts_with(is_edge)
         && text.ends_with(is_edge)

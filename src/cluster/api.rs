@@ -359,6 +359,20 @@ impl Api {
         Ok(review.pointer("/status/allowed").and_then(Value::as_bool).unwrap_or(false))
     }
 
+    /// The user name of the credentials in use, as the API server knows it; `None` if it does not tell.
+    ///
+    /// # Errors
+    /// See [`RequestError`].
+    pub async fn who_am_i(&self) -> Result<Option<String>, RequestError> {
+        let body = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"});
+        let path = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
+        let request = Call::review_self().request(path, JSON, Some(JSON), &body)?;
+        let (_, body) = self.send(request, REQUEST_TIMEOUT).await?;
+        let review: Value = serde_json::from_slice(&body).map_err(unreadable)?;
+        let name = review.pointer("/status/userInfo/username").and_then(Value::as_str);
+        Ok(name.filter(|name| !name.is_empty()).map(str::to_owned))
+    }
+
     /// Whether the server says that it is ready: it has read who may do what. Anybody may ask.
     pub async fn is_ready(&self) -> bool {
         let call = Call::get("readyz");

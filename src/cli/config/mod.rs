@@ -7,13 +7,13 @@ mod migrate;
 mod source;
 mod summary;
 
-use std::io::{Read as _, Write as _};
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow};
 use clap::{Args, Subcommand, ValueEnum};
 
-use super::{Usage, print_error};
+use super::{Usage, print, print_error};
 use crate::clock::system_time;
 use crate::config::{read, schema};
 use draino::{Source, Word};
@@ -97,16 +97,6 @@ pub(super) fn run(arguments: &Arguments) -> anyhow::Result<()> {
             print_migration(&migration)
         }
         Command::FromDraino { files, .. } => print_migration(&of_files(files)?),
-    }
-}
-
-/// Writes to standard output. A reader that closes the pipe is no error.
-fn print(text: &str) -> anyhow::Result<()> {
-    match std::io::stdout().write_all(text.as_bytes()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(error).context("cannot write to standard output")
-        }
-        _ => Ok(()),
     }
 }
 

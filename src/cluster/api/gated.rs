@@ -84,6 +84,11 @@ impl Call {
         Self::read(Verb::Create, "selfsubjectaccessreviews")
     }
 
+    /// Asks who the credentials in use belong to. It is sent by POST, but stores nothing.
+    pub(in crate::cluster) const fn review_self() -> Self {
+        Self::read(Verb::Create, "selfsubjectreviews")
+    }
+
     /// Evicts a pod by the Eviction API.
     pub(in crate::cluster) const fn evict_pod() -> Self {
         Self::harm(Verb::Create, "pods/eviction")

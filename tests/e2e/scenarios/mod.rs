@@ -14,6 +14,7 @@ mod likeness;
 mod managers;
 mod outages;
 mod outside;
+mod pauses;
 mod race;
 mod reports;
 mod start;
@@ -38,6 +39,7 @@ pub(crate) fn trials() -> Vec<Scenario> {
         likeness::trials(),
         managers::trials(),
         outages::trials(),
+        pauses::trials(),
         race::trials(),
         reports::trials(),
         start::trials(),

@@ -204,6 +204,8 @@ async fn reads_and_the_lease_need_no_lease() {
     let right = Permission { verb: "get", group: "", resource: "nodes", subresource: "" };
     let asks = passed(async |api| api.is_allowed(right, "", "").await).await;
     assert_eq!(asks.as_deref(), Some("POST"));
+    let who = passed(async |api| api.who_am_i().await).await;
+    assert_eq!(who.as_deref(), Some("POST"));
     let put = async |version: Option<&str>| {
         let mut lease = Lease::default();
         lease.version = version.map(str::to_owned);
