@@ -53,12 +53,16 @@ pub(crate) enum Broken {
     ForgetsHeld,
     /// P5: nodes are cordoned however many are unavailable.
     IgnoresCap,
+    /// P5: a pause is not read, and evictions go on.
+    IgnoresPause,
+    /// P5: the same, and nodes are cordoned.
+    IgnoresPauseOfDrains,
     /// P6: the cordon goes with the record, whose ever it is.
     UncordonsForeign,
 }
 
 impl Broken {
-    pub(crate) const ALL: [Self; 19] = [
+    pub(crate) const ALL: [Self; 21] = [
         Self::IgnoresUid,
         Self::TrustsTimers,
         Self::ForgetsFailures,
@@ -77,6 +81,8 @@ impl Broken {
         Self::TrustsForecasts,
         Self::ForgetsHeld,
         Self::IgnoresCap,
+        Self::IgnoresPause,
+        Self::IgnoresPauseOfDrains,
         Self::UncordonsForeign,
     ];
 
@@ -96,7 +102,7 @@ impl Broken {
             | Self::WritesUngated
             | Self::TakesDeletedLease
             | Self::TakesEmptiedLease => "P4",
-            Self::IgnoresCap => "P5",
+            Self::IgnoresCap | Self::IgnoresPause | Self::IgnoresPauseOfDrains => "P5",
             Self::UndoesForeign | Self::UncordonsForeign => "P6",
             Self::OtherWords | Self::OtherDrainWords => "P7",
         }
@@ -109,6 +115,7 @@ impl Broken {
             | Self::TrustsOrders
             | Self::ForgetsDrains
             | Self::IgnoresCap
+            | Self::IgnoresPauseOfDrains
             | Self::UncordonsForeign
             | Self::OtherDrainWords => Subject::Drains,
             Self::TrustsForecasts | Self::ForgetsHeld => Subject::Budgets,

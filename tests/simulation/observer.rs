@@ -3,6 +3,7 @@
 
 mod claims;
 pub(super) mod drains;
+mod pauses;
 pub(super) mod words;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,6 +15,7 @@ use serde_json::Value;
 
 use claims::Claims;
 pub(super) use drains::Drains;
+use pauses::Pauses;
 
 use super::story::hostile::{NODE, TENANT};
 use crate::time::noon;
@@ -109,6 +111,7 @@ pub(super) struct Observer {
     outages: BTreeMap<String, Outage>,
     lease: Lease,
     claims: Claims,
+    pauses: Pauses,
     /// The changes that no request was told of yet, with their versions.
     unaudited: Vec<Change>,
     /// When each controller last read a pod: its identity and the pod's name.
@@ -220,6 +223,7 @@ impl Observer {
                 let holder = text(&change.current, "/spec/holderIdentity").to_owned();
                 let since = if holder == self.lease.holder { self.lease.since } else { at };
                 self.lease = Lease { holder, since };
+                self.pauses.changed(change);
             }
             _ => {}
         }
@@ -253,10 +257,15 @@ impl Observer {
         let reads_only = matches!(operation.verb, Verb::Get | Verb::List | Verb::Watch);
         let of_election =
             operation.resource.is_none() || operation.resource == Some(Resource::Leases);
+        if let Some(change) = changes.iter().find(|change| pauses::ends(change)) {
+            let (before, after) = (&change.previous, &change.current);
+            self.breach(format!("P6: {who} removes a pause: {before:?} became {after}"));
+        }
         if reads_only || of_election {
             return;
         }
         self.one_writer(&who, sent, now, operation);
+        self.no_harm_in_a_pause(&who, sent, operation, &changes);
         match (operation.resource, operation.verb) {
             (Some(Resource::Pods), Verb::Delete) => {
                 self.rightly_deleted(&who, sent, now, operation, &changes);
@@ -305,6 +314,40 @@ impl Observer {
         if let Err(text) = self.claims.wrote(who, sent, now, self.pause, operation) {
             self.breach(text);
         }
+    }
+
+    /// P5: nothing is evicted or cordoned while a pause is stored.
+    fn no_harm_in_a_pause(
+        &mut self,
+        who: &str,
+        sent: f64,
+        operation: &Operation,
+        changes: &[Change],
+    ) {
+        let cordons = |change: &&Change| {
+            let is_unschedulable =
+                |node: &Value| node.pointer("/spec/unschedulable") == Some(&true.into());
+            let before = change.previous.as_deref().is_some_and(is_unschedulable);
+            change.resource == Resource::Nodes && !before && is_unschedulable(&change.current)
+        };
+        let what = match (operation.resource, operation.verb) {
+            (Some(Resource::Pods), _) => format!("evicts {}", operation.name),
+            _ if changes.iter().any(|change| cordons(&change)) => "cordons a node".to_owned(),
+            _ => return,
+        };
+        if let Err(text) = self.pauses.allow(who, sent, &what, self.calm) {
+            self.breach(text);
+        }
+    }
+
+    /// Whether a pause is in force, or was within this time before `now`.
+    pub(super) fn was_paused(&self, now: f64, within: f64) -> bool {
+        self.pauses.was_on(now, within)
+    }
+
+    /// How many pauses there were.
+    pub(super) fn pauses(&self) -> usize {
+        self.pauses.count()
     }
 
     /// P1: what a controller deletes was condemned when it sent the request, by all that it can

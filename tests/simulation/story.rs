@@ -5,6 +5,7 @@ mod drains;
 mod faults;
 pub(super) mod hostile;
 mod leases;
+mod pauses;
 mod policies;
 mod taints;
 mod twins;
@@ -43,6 +44,8 @@ const LONGEST: i64 = 30;
 const LATE: f64 = 2.2;
 /// How late it may go before any replica has been restarted: nothing then depends on records.
 const PROMPT: f64 = 1.1;
+/// How late the end of a pause may be seen.
+const SEEN: f64 = 1.1;
 /// The longest pause between tries, and a little.
 const LONGEST_PAUSE: f64 = 121.0;
 /// Until a replica leads after the others have died: last words, a start, a lease, and a look.
@@ -65,6 +68,8 @@ pub(super) struct Played {
     pub(super) writers: usize,
     /// Drains that came to their end.
     pub(super) drained: usize,
+    /// How often somebody paused.
+    pub(super) pauses: usize,
     /// The store's last version: the same for the same story.
     version: u64,
 }
@@ -106,6 +111,8 @@ struct Story {
     serial: u64,
     /// Before it ends, the store is restored from a backup.
     rewinds: bool,
+    /// Somebody pauses and resumes.
+    pauses: Option<pauses::Chances>,
     /// A node and a tenant that write what others never would.
     hostile: Option<Hostile>,
     /// Those of cordon and drain; none in stories of taints.
@@ -201,6 +208,7 @@ impl Story {
             restarted: false,
             serial: 0,
             rewinds,
+            pauses: pauses::Chances::new(seed).filter(|_| !rewinds),
             hostile,
             policies,
             silent: BTreeSet::new(),
@@ -224,7 +232,13 @@ impl Story {
         let observer = self.observer();
         let drained = observer.drained();
         let version = self.cluster.store().version();
-        Ok(Played { evicted: observer.evicted(), writers: observer.writers(), drained, version })
+        Ok(Played {
+            evicted: observer.evicted(),
+            writers: observer.writers(),
+            drained,
+            pauses: observer.pauses(),
+            version,
+        })
     }
 
     async fn run(&mut self) -> Verified {
@@ -252,9 +266,11 @@ impl Story {
             if !self.calm && self.mischief.random_bool(0.06) {
                 self.meddle_with_lease();
             }
+            self.pause_or_resume();
             let time = self.random.random_range(0.0..4.0);
             self.pass(time).await?;
         }
+        self.end_pause();
         self.end_hostility();
         if is_of_drains {
             self.drain_end().await?;
@@ -313,6 +329,7 @@ impl Story {
             // Whoever leads now began with what was overdue.
             if leads
                 && now - since > late
+                && !observer.was_paused(now, late + SEEN)
                 && let Some(pod) = observer.overdue(now - late)
             {
                 return Err(format!("P3: {pod} and is there at {now:.3}; {leader:?} leads"));

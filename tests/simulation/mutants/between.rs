@@ -29,6 +29,7 @@ const EVICTION_HELD_UP: Duration = Duration::from_secs(20);
 /// being renewed.
 const PAST_THE_CLAIM: Duration = Duration::from_secs(12);
 const RECORD: &str = "ostrakon.dev/drain";
+const PAUSE: &str = "/metadata/annotations/ostrakon.dev~1pause";
 
 type Failed = Box<dyn std::error::Error + Send + Sync>;
 
@@ -157,6 +158,9 @@ impl Between {
                 return Ok(answer);
             }
             Broken::ForgetsHeld if path == "/api/v1/pods" => self.hide_held(&mut request),
+            Broken::IgnoresPause | Broken::IgnoresPauseOfDrains if path.contains("/leases") => {
+                return self.without_pause(request, &onward).await;
+            }
             Broken::TakesDeletedLease | Broken::TakesEmptiedLease if path.contains("/leases") => {
                 return self.about_lease(request, &onward).await;
             }
@@ -255,6 +259,29 @@ impl Between {
             let uri = format!("{before}fieldSelector=spec.nodeName%3D{node}{hidden}{rest}");
             *request.uri_mut() = uri.parse::<Uri>().unwrap();
         }
+    }
+
+    /// Has a lease look as if nobody had paused. What is stored stays.
+    async fn without_pause(
+        &self,
+        mut request: Request<Bytes>,
+        onward: &Onward,
+    ) -> Result<Response<Body>, Failed> {
+        let stored = self.cluster.store().get(Resource::Leases, "kube-system", "ostrakon");
+        let pause = stored.ok().and_then(|lease| lease.pointer(PAUSE).cloned());
+        if let Some(pause) = pause.filter(|_| request.method() == Method::PUT) {
+            edit(&mut request, |lease| {
+                lease["metadata"]["annotations"]["ostrakon.dev/pause"] = pause
+            });
+        }
+        let (parts, body) = self.send(request, onward).await?.into_parts();
+        let body = body.collect().await?.to_bytes();
+        let mut lease: Value = serde_json::from_slice(&body).unwrap_or_default();
+        if let Some(all) = lease.pointer_mut("/metadata/annotations") {
+            all.as_object_mut().map(|all| all.remove("ostrakon.dev/pause"));
+        }
+        let body = Full::new(Bytes::from(lease.to_string()));
+        Ok(Response::from_parts(parts, body.map_err(|never| match never {}).boxed_unsync()))
     }
 
     /// Has a lease that was deleted, or emptied by another hand, look as if its holder had released it.
