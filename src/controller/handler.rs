@@ -16,8 +16,9 @@ use crate::drain::Step;
 use crate::drain_reconciler::{self, Drains};
 use crate::evict::{Cause, CauseKind, Key, Schedule, State};
 use crate::informer::{Facts, NodeKey, NodeTimer, PodKey, WorkQueues};
-use crate::model::{Anchors, Kept, Node, NodeName, PodRef, Verdict};
+use crate::model::{Anchors, Kept, Node, NodeName, Pod, PodRef, Verdict};
 use crate::observe::Recorder;
+use crate::other_managers::OtherManagers;
 use crate::pipeline::{Handler, TimedQueue};
 use crate::taint::anchor;
 
@@ -36,6 +37,7 @@ pub(super) struct Decider {
     /// Nodes whose record may have to be written.
     pub records: Arc<TimedQueue<NodeName, ()>>,
     pub drains: Option<Arc<Drains>>,
+    pub others: Arc<OtherManagers>,
     pub recorder: Recorder,
 }
 
@@ -69,9 +71,7 @@ impl Handler for Decider {
         }
         for pod in &facts.pods {
             let node = facts.node.as_deref();
-            self.decide(&pod.reference(), |running| {
-                verdict(&self.facts, pod, node, &facts.anchors, running)
-            });
+            self.decide(pod, |running| verdict(&self.facts, pod, node, &facts.anchors, running));
         }
         if let Some(node) = &facts.node
             && concerns_record(node, &facts.anchors, self.facts.compat)
@@ -94,7 +94,7 @@ impl Handler for Decider {
             }
             return;
         };
-        self.decide(&facts.pod.reference(), |running| {
+        self.decide(&facts.pod, |running| {
             verdict(&self.facts, &facts.pod, facts.node.as_deref(), &facts.anchors, running)
         });
         if let Some(node) = &facts.node {
@@ -142,8 +142,14 @@ impl Decider {
         }
     }
 
+    /// Whether this process evicts a pod for the drain of its node.
+    fn is_evicted_for_drain(&self, pod: &PodRef) -> bool {
+        self.schedule.backlog.get(pod, CauseKind::Drain).is_some_and(|entry| entry.is_begun())
+    }
+
     /// Decides about a pod and arms or disarms its timer.
-    fn decide(&self, pod: &PodRef, judge: impl FnOnce(Option<&Verdict>) -> Verdict) {
+    fn decide(&self, known: &Pod, judge: impl FnOnce(Option<&Verdict>) -> Verdict) {
+        let pod = &known.reference();
         let key = Key { uid: pod.uid, kind: CauseKind::Taint };
         let armed = self.schedule.timers_of(&pod.node).get(&key);
         let armed = armed.and_then(|scheduled| match scheduled.value.1 {
@@ -156,8 +162,15 @@ impl Decider {
                 return;
             }
             let entry = self.schedule.backlog.get(pod, CauseKind::Taint);
-            let sent =
-                entry.is_some_and(|entry| matches!(entry.state, State::Sent | State::WouldEvict));
+            let sent = entry
+                .as_ref()
+                .is_some_and(|entry| matches!(entry.state, State::Sent | State::WouldEvict));
+            if kept == Kept::Terminating
+                && let Some(entry) = entry.filter(|entry| !entry.is_begun())
+                && !self.is_evicted_for_drain(pod)
+            {
+                self.others.deleted(known, entry.due.elapsed());
+            }
             let cancelled = self.schedule.disarm(&pod.node, pod.uid, CauseKind::Taint);
             self.schedule.backlog.leave(&pod.node, pod.uid, CauseKind::Taint);
             if cancelled

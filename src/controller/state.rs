@@ -106,13 +106,14 @@ impl Shared {
 
     /// Decides about what is in the work queues.
     pub(super) fn decider(&self) -> Decider {
-        let Self { facts, queues, schedule, records, drains, recorder, .. } = self;
+        let Self { facts, queues, schedule, records, drains, others, recorder } = self;
         Decider {
             facts: Arc::clone(facts),
             queues: Arc::clone(queues),
             schedule: Arc::clone(schedule),
             records: Arc::clone(records),
             drains: drains.clone(),
+            others: Arc::clone(others),
             recorder: recorder.clone(),
         }
     }

@@ -106,6 +106,11 @@ impl BacklogEntry {
         }
     }
 
+    /// Whether any request of it was sent, or is about to be.
+    pub fn is_begun(&self) -> bool {
+        self.announced || self.state != State::Due
+    }
+
     /// The last error, if the eviction is blocked or failing.
     pub fn refusal(&self) -> Option<&str> {
         let is_refused =

@@ -12,6 +12,7 @@ mod reporter;
 mod sightings;
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -19,13 +20,13 @@ use tokio::time::Instant;
 
 pub(crate) use other_managers_metrics::register;
 pub(crate) use reporter::Reporter;
-use sightings::{Now, Sightings};
+use sightings::{Now, PROMPT, Sightings};
 pub(crate) use sightings::{Proof, Standing};
 
 use crate::clock::Clock;
 use crate::cluster::MarkAuthor;
 use crate::informer::PodListener;
-use crate::model::PodRef;
+use crate::model::{Disruption, Pod, PodRef};
 
 /// What this process has seen of other managers while it leads.
 #[derive(Debug)]
@@ -34,14 +35,21 @@ pub(crate) struct OtherManagers {
     sightings: Mutex<Sightings>,
     /// Pods whose condition another manager wrote, through all terms.
     marks: AtomicU64,
+    /// Pods that someone else deleted right when they were due, through all terms.
+    deletions: AtomicU64,
     /// Notified when there may be something new to report.
     changed: Notify,
 }
 
 impl OtherManagers {
     pub(crate) fn new(clock: Clock) -> Self {
-        let (sightings, marks, changed) = <(_, _, _)>::default();
-        Self { clock, sightings, marks, changed }
+        Self {
+            clock,
+            sightings: Mutex::default(),
+            marks: AtomicU64::new(0),
+            deletions: AtomicU64::new(0),
+            changed: Notify::new(),
+        }
     }
 
     /// This process begins to lead: what others did before proves nothing.
@@ -54,6 +62,19 @@ impl OtherManagers {
     pub(crate) fn stand_by(&self) {
         *self.sightings.lock() = Sightings::default();
         self.changed.notify_one();
+    }
+
+    /// Someone deletes a pod that is due, and ostrakon has not asked for it.
+    pub(crate) fn deleted(&self, pod: &Pod, since_due: Duration) {
+        // A condition says who deletes it.
+        let is_explained = pod.disruption == Disruption::Foreign;
+        if !is_explained
+            && since_due < PROMPT
+            && self.sightings.lock().deleted(&pod.reference(), self.now())
+        {
+            self.deletions.fetch_add(1, Ordering::Relaxed);
+            self.changed.notify_one();
+        }
     }
 
     /// Whether another manager is at work.

@@ -39,9 +39,13 @@ impl Collector for Gauges {
     }
 
     fn collect(&self) -> Vec<MetricFamily> {
-        self.active.set(i64::from(self.others.standing() != Standing::Alone));
-        let counter = self.pods.with_label_values(&["condition"]);
-        counter.inc_by(self.others.marks.load(Ordering::Relaxed).saturating_sub(counter.get()));
+        let is_proven = matches!(self.others.standing(), Standing::Shared(_));
+        self.active.set(i64::from(is_proven));
+        let OtherManagers { marks, deletions, .. } = &*self.others;
+        for (evidence, count) in [("condition", marks), ("deletion", deletions)] {
+            let counter = self.pods.with_label_values(&[evidence]);
+            counter.inc_by(count.load(Ordering::Relaxed).saturating_sub(counter.get()));
+        }
         [self.active.collect(), self.pods.collect()].concat()
     }
 }

@@ -14,7 +14,7 @@ use crate::observe::{Readiness, Recorder};
 const AGAIN: Duration = Duration::from_secs(3600);
 /// While another manager is at work, its state is read this often.
 const EVERY: Duration = Duration::from_secs(10);
-const REMEDY: &str = "keep only one: start kube-controller-manager with \
+const REMEDY: &str = "run only one: start kube-controller-manager with \
                       --controllers=*,-taint-eviction-controller, or stop ostrakon";
 
 /// Tells people about another manager.
@@ -31,39 +31,36 @@ impl Reporter {
 
     /// Reports until it is dropped.
     pub(crate) async fn run(self) {
-        let mut reported = None;
+        let mut last: Option<(Instant, bool)> = None;
         loop {
             let standing = self.others.standing();
-            match (&standing, reported) {
-                (Standing::Shared(proof), last) => {
-                    self.readiness.note(Self::NOTE, Some(format!("{standing}; {REMEDY}")));
-                    if last.is_none_or(|last: Instant| last.elapsed() >= AGAIN) {
-                        warn!(manager = &*proof.manager, pods = proof.pods, last = %proof.pod,
-                            "{standing}; {REMEDY}");
-                        self.event(proof, &format!("{standing}; {REMEDY}"));
-                        reported = Some(Instant::now());
-                    }
-                }
-                (Standing::Alone, Some(_)) => {
+            let is_proven = matches!(standing, Standing::Shared(_));
+            if standing == Standing::Alone {
+                if last.take().is_some() {
                     self.readiness.note(Self::NOTE, None);
                     info!(
-                        "no other controller was seen to evict pods for NoExecute taints for five \
-                           minutes"
+                        "no sign of another controller that evicts pods for NoExecute taints any \
+                           more"
                     );
-                    reported = None;
                 }
-                (Standing::Alone, None) => {}
+                self.others.changed.notified().await;
+                continue;
             }
-            let pause = async {
-                if reported.is_some() {
-                    sleep(EVERY).await;
-                } else {
-                    std::future::pending().await
+            let message = format!("{standing}; {REMEDY}");
+            self.readiness.note(Self::NOTE, Some(message.clone()));
+            let is_news = last
+                .is_none_or(|(at, was_proven)| at.elapsed() >= AGAIN || is_proven && !was_proven);
+            if is_news {
+                warn!("{message}");
+                if let Standing::Shared(proof) = &standing {
+                    self.event(proof, &message);
                 }
-            };
+                last = Some((Instant::now(), is_proven));
+            }
+            // A suspicion may become proof at any time.
             tokio::select! {
-                () = self.others.changed.notified(), if reported.is_none() => {}
-                () = pause => {}
+                () = self.others.changed.notified(), if !is_proven => {}
+                () = sleep(EVERY) => {}
             }
         }
     }
@@ -85,6 +82,7 @@ mod tests {
     use crate::cluster::MarkAuthor;
     use crate::informer::PodListener;
     use crate::model::build::{at, noon, pod};
+    use crate::model::{Disruption, Pod};
     use crate::observe::{EventLane, EventMetrics};
 
     struct Bench {
@@ -141,6 +139,31 @@ mod tests {
         bench.mark("c", 9_000);
         sleep(Duration::from_millis(10)).await;
         assert_eq!(bench.lane.take_messages().len(), 1, "it is back");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_suspicion_is_noted_and_makes_no_event() {
+        let mut bench = start(Some("kube-system"));
+        sleep(Duration::from_secs(6)).await;
+        for number in 0..6 {
+            let pod = pod("a").on(&format!("n{number}"));
+            let pod = Pod { namespace: format!("ns{number}").into(), ..pod };
+            let foreign = Pod { disruption: Disruption::Foreign, ..pod.clone() };
+            bench.others.deleted(&foreign, Duration::ZERO);
+            bench.others.deleted(&pod, Duration::from_secs(3));
+            sleep(Duration::from_millis(10)).await;
+            assert!(bench.readiness.notes().is_empty());
+            bench.others.deleted(&pod, Duration::ZERO);
+        }
+        sleep(Duration::from_millis(10)).await;
+        let [note] = &bench.readiness.notes()[..] else { panic!() };
+        assert!(note.contains("may evict pods for NoExecute taints too"), "{note}");
+        assert!(bench.lane.take_messages().is_empty());
+        bench.mark("a", 60);
+        sleep(Duration::from_millis(10)).await;
+        assert_eq!(bench.lane.take_messages().len(), 1, "it has become proof");
+        sleep(Duration::from_secs(620)).await;
+        assert!(bench.readiness.notes().is_empty());
     }
 
     #[tokio::test(start_paused = true)]

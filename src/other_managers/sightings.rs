@@ -10,22 +10,41 @@
 //!   clock: what was on its way at the switch-over proves nothing either.
 //!
 //! Other replicas of ostrakon write as the same client, so a change of leader is no proof.
+//!
+//! **Suspicion** is a pod that someone deleted right when it was due, before ostrakon asked for that. A
+//! person, a Job or a scale-down may hit that moment by chance, or a script may delete what it taints. So it
+//! takes, after the first seconds of a term, [`LEAST_PODS`] in [`LEAST_NAMESPACES`] namespaces and on [`LEAST_NODES`] nodes, and even then it is
+//! only reported as what it is. Pods with a condition that says why they go, as after the Eviction API, pod
+//! GC or a preemption, are not counted (the caller's part).
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ahash::AHashSet;
 use jiff::Timestamp;
 use tokio::time::Instant;
 
 use crate::clock::whole_seconds;
 use crate::cluster::MarkAuthor;
-use crate::model::PodRef;
+use crate::model::{NodeName, PodRef};
 use crate::taint::anchor::CLOCKS_APART;
 
 /// Another manager counts as gone after this time without a sign of it. The one built into
 /// kube-controller-manager spreads a large eviction over minutes, but never pauses for as long.
 pub(crate) const GONE_AFTER: Duration = Duration::from_secs(300);
+
+/// A deletion is suspicious up to this long after the pod was due. The built-in manager needs less.
+pub(crate) const PROMPT: Duration = Duration::from_secs(2);
+/// Suspicious deletions count for this time.
+const REMEMBERED: Duration = Duration::from_secs(600);
+/// What it takes for a suspicion.
+const LEAST_PODS: usize = 5;
+const LEAST_NAMESPACES: usize = 3;
+const LEAST_NODES: usize = 2;
+/// Of more suspicious deletions, the last ones are kept.
+const MOST_DELETIONS: usize = 64;
 
 /// The current time, by the clock that deadlines are kept by and by the monotonic clock.
 #[derive(Clone, Copy, Debug)]
@@ -41,6 +60,15 @@ pub(super) struct Sightings {
     began: Option<Timestamp>,
     /// The sightings without a pause of [`GONE_AFTER`] between them, and when the last one was.
     proof: Option<(Proof, Instant)>,
+    /// Suspicious deletions, the newest last.
+    deletions: VecDeque<Deletion>,
+}
+
+#[derive(Debug)]
+struct Deletion {
+    at: Instant,
+    namespace: Arc<str>,
+    node: NodeName,
 }
 
 /// Whether another manager is at work.
@@ -48,8 +76,21 @@ pub(super) struct Sightings {
 pub(crate) enum Standing {
     /// No sign of one within [`GONE_AFTER`].
     Alone,
+    /// There may be one.
+    Suspected(Suspicion),
     /// There is one.
     Shared(Proof),
+}
+
+/// Pods that someone deleted right when they were due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Suspicion {
+    /// How many, up to [`MOST_DELETIONS`].
+    pub pods: usize,
+    /// In how many namespaces.
+    pub namespaces: usize,
+    /// On how many nodes.
+    pub nodes: usize,
 }
 
 /// Pods that another manager evicted.
@@ -94,6 +135,31 @@ impl Sightings {
         true
     }
 
+    /// Takes in that someone else deleted a pod right when it was due. Returns whether it counts.
+    pub(super) fn deleted(&mut self, pod: &PodRef, now: Now) -> bool {
+        if self.began.is_none_or(|began| now.wall.duration_since(began) <= CLOCKS_APART) {
+            return false;
+        }
+        if self.deletions.len() == MOST_DELETIONS {
+            self.deletions.pop_front();
+        }
+        let (namespace, node) = (Arc::clone(&pod.namespace), pod.node.clone());
+        self.deletions.push_back(Deletion { at: now.instant, namespace, node });
+        true
+    }
+
+    fn suspicion(&self, now: Now) -> Option<Suspicion> {
+        let recent = || self.deletions.iter().filter(|one| now.instant - one.at < REMEMBERED);
+        let namespaces: AHashSet<_> = recent().map(|one| &one.namespace).collect();
+        let nodes: AHashSet<_> = recent().map(|one| &one.node).collect();
+        let found =
+            Suspicion { pods: recent().count(), namespaces: namespaces.len(), nodes: nodes.len() };
+        let is_enough = found.pods >= LEAST_PODS
+            && found.namespaces >= LEAST_NAMESPACES
+            && found.nodes >= LEAST_NODES;
+        is_enough.then_some(found)
+    }
+
     fn is_of_this_term(&self, author: &MarkAuthor) -> bool {
         let (Some(began), Some(written)) = (self.began, author.written) else { return false };
         written.duration_since(began) > CLOCKS_APART
@@ -105,7 +171,7 @@ impl Sightings {
             Some((proof, last)) if now.instant - *last < GONE_AFTER => {
                 Standing::Shared(proof.clone())
             }
-            _ => Standing::Alone,
+            _ => self.suspicion(now).map_or(Standing::Alone, Standing::Suspected),
         }
     }
 }
@@ -114,8 +180,21 @@ impl fmt::Display for Standing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Alone => f.write_str("no other controller evicts pods for NoExecute taints"),
+            Self::Suspected(suspicion) => suspicion.fmt(f),
             Self::Shared(proof) => proof.fmt(f),
         }
+    }
+}
+
+impl fmt::Display for Suspicion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { pods, namespaces, nodes } = self;
+        write!(
+            f,
+            "someone may evict pods for NoExecute taints too: within ten minutes, {pods} pods in \
+             {namespaces} namespaces on {nodes} nodes were deleted right when they were due, before \
+             ostrakon asked for it"
+        )
     }
 }
 
@@ -185,7 +264,49 @@ mod tests {
     fn who_does_not_lead_sees_nothing() {
         let (mut seen, time) = (Sightings::default(), Time(Instant::now()));
         assert!(!seen.marked(&pod("a").reference(), &author(60), time.at(61)));
+        assert!(!seen.deleted(&pod("a").reference(), time.at(61)));
         assert_eq!(seen.standing(time.at(61)), Standing::Alone);
+    }
+
+    /// Whether so many deletions, of which each is in the next of these namespaces and on the next of these
+    /// nodes, are a suspicion.
+    fn is_suspicion(count: usize, namespaces: usize, nodes: usize) -> bool {
+        let (mut seen, time) = start();
+        for number in 0..count {
+            let pod = pod("a").on(&format!("n{}", number % nodes)).reference();
+            let namespace = format!("ns{}", number % namespaces).into();
+            assert!(seen.deleted(&PodRef { namespace, ..pod }, time.at(60)));
+        }
+        let later = seen.standing(time.at(660));
+        assert_eq!(later, Standing::Alone, "ten minutes later");
+        matches!(seen.standing(time.at(659)), Standing::Suspected(_))
+    }
+
+    #[test]
+    fn deletions_are_a_suspicion_only_if_several_cannot_be_one_persons_or_one_owners() {
+        assert!(is_suspicion(5, 3, 2));
+        assert!(is_suspicion(1000, 50, 50));
+        assert!(!is_suspicion(4, 4, 4), "a few by chance");
+        assert!(!is_suspicion(1000, 1, 100), "a Job or a scale-down is in one namespace");
+        assert!(!is_suspicion(1000, 2, 100));
+        assert!(!is_suspicion(1000, 100, 1), "someone who empties a node");
+    }
+
+    #[test]
+    fn a_suspicion_is_described_and_is_less_than_proof() {
+        let (mut seen, time) = start();
+        for number in 0..6 {
+            let pod = pod("a").on(&format!("n{number}")).reference();
+            let namespace = format!("ns{number}").into();
+            seen.deleted(&PodRef { namespace, ..pod }, time.at(60));
+        }
+        let suspicion = seen.standing(time.at(61)).to_string();
+        assert!(suspicion.contains("6 pods in 6 namespaces on 6 nodes"), "{suspicion}");
+        seen.marked(&pod("a").reference(), &author(62), time.at(62));
+        assert!(matches!(seen.standing(time.at(63)), Standing::Shared(_)));
+        assert!(matches!(seen.standing(time.at(400)), Standing::Suspected(_)));
+        let (mut early, time) = start();
+        assert!(!early.deleted(&pod("a").reference(), time.at(5)), "by the last leader perhaps");
     }
 
     #[test]

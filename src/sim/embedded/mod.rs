@@ -49,6 +49,7 @@ mod http;
 #[cfg(test)]
 mod http_tests;
 mod listing;
+mod managed;
 mod object;
 mod operation;
 mod patch;

@@ -12,6 +12,7 @@ use super::checks::{
 };
 use super::deletion::{self, DeleteOptions, Deletion};
 use super::error::ApiError;
+use super::managed;
 use super::object::{meta, remove, set, set_condition, set_default, text, time};
 use super::patch::Patch;
 use super::resource::Resource;
@@ -129,6 +130,21 @@ impl Store {
         patch: &Patch,
         dry_run: bool,
     ) -> Result<Arc<Value>, ApiError> {
+        self.patch_by("", resource, namespace, name, part, patch, dry_run)
+    }
+
+    /// As [`patch`](Self::patch); the API server records this field manager as the writer.
+    #[allow(clippy::too_many_arguments, reason = "a request has as many parts")]
+    pub fn patch_by(
+        &self,
+        manager: &str,
+        resource: Resource,
+        namespace: &str,
+        name: &str,
+        part: Part,
+        patch: &Patch,
+        dry_run: bool,
+    ) -> Result<Arc<Value>, ApiError> {
         if let Patch::Apply(object) = patch
             && self.get(resource, namespace, name).is_err()
         {
@@ -137,7 +153,7 @@ impl Store {
             return self.create(resource, namespace, object, dry_run);
         }
         let change = |object: &Value| patch.apply_to(object);
-        self.modify(resource, namespace, name, part, dry_run, change)
+        self.modify_by(manager, resource, namespace, name, part, dry_run, change)
     }
 
     /// Replaces the object by what `change` makes of it, as one step. `change` runs without the
@@ -149,12 +165,29 @@ impl Store {
         name: &str,
         part: Part,
         dry_run: bool,
+        change: impl FnMut(&Value) -> Result<Value, ApiError>,
+    ) -> Result<Arc<Value>, ApiError> {
+        self.modify_by("", resource, namespace, name, part, dry_run, change)
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "a request has as many parts")]
+    fn modify_by(
+        &self,
+        manager: &str,
+        resource: Resource,
+        namespace: &str,
+        name: &str,
+        part: Part,
+        dry_run: bool,
         mut change: impl FnMut(&Value) -> Result<Value, ApiError>,
     ) -> Result<Arc<Value>, ApiError> {
         let key = Key::new(namespace, name);
         loop {
             let current = self.get(resource, namespace, name)?;
-            let next = reconciled(resource, &current, change(&current)?, part)?;
+            let mut next = reconciled(resource, &current, change(&current)?, part)?;
+            if resource == Resource::Pods && part == Part::Status && !manager.is_empty() {
+                managed::note(&current, &mut next, manager, self.clock().now());
+            }
             check_annotations(resource, &next)?;
             if next == *current {
                 return Ok(current);

@@ -23,8 +23,7 @@ pub(super) fn serves(resource: Resource) -> bool {
 
 /// The envelope of an object.
 pub(super) fn object(resource: Resource, object: &Value) -> Bytes {
-    let written =
-        if resource == Resource::Pods { pod(object).encode_to_vec() } else { node(object) };
+    let written = if resource == Resource::Pods { pod(object) } else { node(object) };
     wire::envelope(resource.spec().kind, written)
 }
 
@@ -35,11 +34,7 @@ pub(super) fn page<'a>(
     items: impl Iterator<Item = &'a Value>,
 ) -> Bytes {
     let read = |object| {
-        if resource == Resource::Pods {
-            pod(object).encode_to_vec().into()
-        } else {
-            node(object).into()
-        }
+        if resource == Resource::Pods { pod(object).into() } else { node(object).into() }
     };
     let metadata = wire::ListMeta {
         resource_version: text(list, &["resourceVersion"]).to_owned(),
@@ -59,7 +54,7 @@ pub(super) fn status(error: &ApiError) -> Bytes {
     wire::seal("Status", &status)
 }
 
-fn pod(object: &Value) -> wire::Pod {
+fn pod(object: &Value) -> Vec<u8> {
     let toleration = |toleration: &Value| {
         let toleration = wire::Toleration {
             key: bytes(toleration, &["key"]),
@@ -70,7 +65,7 @@ fn pod(object: &Value) -> wire::Pod {
         };
         toleration.encode_to_vec().into()
     };
-    wire::Pod {
+    let pod = wire::Pod {
         metadata: metadata(object),
         spec: wire::PodSpec {
             node_name: bytes(object, &["spec", "nodeName"]),
@@ -80,6 +75,18 @@ fn pod(object: &Value) -> wire::Pod {
             phase: bytes(object, &["status", "phase"]),
             conditions: conditions(object),
         },
+    };
+    let managed_fields = list(object, &["metadata", "managedFields"]).iter().map(managed).collect();
+    let managed = wire::WithManagedFields { metadata: wire::ManagedMeta { managed_fields } };
+    [pod.encode_to_vec(), managed.encode_to_vec()].concat()
+}
+
+fn managed(entry: &Value) -> wire::ManagedFieldsEntry {
+    wire::ManagedFieldsEntry {
+        manager: bytes(entry, &["manager"]),
+        time: time(entry, &["time"]),
+        fields: Some(wire::FieldsV1 { raw: at(entry, &["fieldsV1"]).to_string().into() }),
+        subresource: bytes(entry, &["subresource"]),
     }
 }
 

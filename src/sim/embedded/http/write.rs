@@ -89,7 +89,8 @@ impl Api {
             let change = |event: &Value| Ok(events::to_core(&change(event)?));
             self.store.modify(view.resource, namespace, call.name, part, dry_run, change)?
         } else {
-            self.store.patch(view.resource, namespace, call.name, part, &patch, dry_run)?
+            let (manager, resource) = (call.query.text("fieldManager"), view.resource);
+            self.store.patch_by(manager, resource, namespace, call.name, part, &patch, dry_run)?
         };
         Ok(call.answer(StatusCode::OK, &object))
     }
