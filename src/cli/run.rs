@@ -26,7 +26,7 @@ use crate::observe::{LogFormat, LogLevel, start_logs};
 ///
 /// Switch off the taint-eviction controller of kube-controller-manager first
 /// (--controllers=*,-taint-eviction-controller). Do not run both: each would evict pods by its own
-/// rules.
+/// rules. If it runs, ostrakon notices it when it evicts pods, and reports it.
 ///
 /// On SIGTERM, SIGINT or SIGHUP it starts no new work, finishes requests in flight within 20 s,
 /// releases its lease and exits with 0. A second signal ends it at once. A replica that loses the
@@ -54,6 +54,12 @@ pub(super) struct Arguments {
     /// Taint eviction rules: ostrakon's own, or those of kube-controller-manager
     #[arg(long, value_enum, default_value_t)]
     compat: Compat,
+
+    /// Hold evictions for taints while another controller evicts pods for NoExecute taints too, such as
+    /// the one built into kube-controller-manager, until there was no sign of it for 5 minutes. A sign in
+    /// one or two namespaces holds evictions there; signs in three hold all. Nothing else is held
+    #[arg(long, conflicts_with = "dry_run")]
+    require_exclusive: bool,
 
     /// Elect a leader among several replicas with the lease `ostrakon` (coordination.k8s.io/v1). With
     /// =false the replica works at once; run only one then
@@ -199,6 +205,7 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<()> {
         pod_uid: arguments.pod_uid.or(from_pod),
         instance: std::env::var("HOSTNAME").unwrap_or_else(|_| "ostrakon".to_owned()),
         dry_run: arguments.dry_run.then_some(DryRun { events: arguments.dry_run_events }),
+        require_exclusive: arguments.require_exclusive,
         settings,
     };
     let runtime = tokio::runtime::Builder::new_multi_thread()

@@ -86,6 +86,8 @@ pub struct Config {
     pub instance: String,
     /// A dry run; `None` for a run that writes.
     pub dry_run: Option<DryRun>,
+    /// Whether evictions for taints are held while another controller evicts for taints too.
+    pub require_exclusive: bool,
     /// What the configuration file sets.
     pub settings: Settings,
 }

@@ -32,7 +32,7 @@ use crate::evict::{self, Pauses, Window};
 use crate::informer::{Facts, Nodes, Pods};
 use crate::leader::{self, Annotations, Candidate, Identity, Term};
 use crate::observe::{Event, EventLane, EventMetrics, Gate, Readiness, Recorder};
-use crate::other_managers;
+use crate::other_managers::{self, OtherManagers};
 use crate::pipeline::Panics;
 use crate::preflight;
 
@@ -134,9 +134,12 @@ impl Prepared {
         let facts = Arc::new(if dry_run.is_some() { facts.writing_nothing() } else { facts });
         let holds_changed = Arc::<Notify>::default();
         let limiters = Limiters::new(&facts, &config.settings, &holds_changed);
-        let holds = holds(&pauses, &limiters, &holds_changed);
+        let others = Arc::new(OtherManagers::new(facts.clock.clone()));
+        let exclusive = config.require_exclusive.then(|| Arc::clone(&others));
+        let holds = holds(&pauses, exclusive, &limiters, &holds_changed);
         let shared = Shared::new(facts, recorder.clone(), pauses, holds);
         let mut shared = shared.limited_by(limiters);
+        shared.others = others;
         if drains {
             let metrics = DrainMetrics::register(registry)?;
             shared = shared.draining_by(config.settings.policies.clone().into(), metrics);

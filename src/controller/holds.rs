@@ -8,6 +8,7 @@ use super::topology::NodesInView;
 use crate::config::Settings;
 use crate::evict::{Hold, Holds, PauseHold, Pauses, RampHold, RateLimits, Topology};
 use crate::informer::Facts;
+use crate::other_managers::{OtherManagers, RequireExclusive};
 
 /// The holds that limit evictions.
 #[derive(Clone, Debug)]
@@ -39,10 +40,22 @@ impl Limiters {
 /// nothing is reserved in a limit for evictions that are stopped. Each notifies `changed` when its answer
 /// changes before the time that it gave.
 ///
+/// `exclusive`: evictions for taints are held while one of these other managers is at work.
+///
 /// The ramp comes after the rates: a node is admitted when its first pod goes, not when it waits for a token.
-pub(super) fn holds(pauses: &Arc<Pauses>, limiters: &Limiters, changed: &Arc<Notify>) -> Holds {
+pub(super) fn holds(
+    pauses: &Arc<Pauses>,
+    exclusive: Option<Arc<OtherManagers>>,
+    limiters: &Limiters,
+    changed: &Arc<Notify>,
+) -> Holds {
     let Limiters { rates, ramp } = limiters.clone();
     let pause = PauseHold(Arc::clone(pauses));
-    let holds: Vec<Box<dyn Hold>> = vec![Box::new(pause), Box::new(rates), Box::new(ramp)];
+    let mut holds: Vec<Box<dyn Hold>> = vec![Box::new(pause)];
+    if let Some(others) = exclusive {
+        holds.push(Box::new(RequireExclusive(others)));
+    }
+    let limits: [Box<dyn Hold>; 2] = [Box::new(rates), Box::new(ramp)];
+    holds.extend(limits);
     Holds::new(holds, Arc::clone(changed))
 }

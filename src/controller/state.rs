@@ -106,7 +106,7 @@ impl Shared {
 
     /// Decides about what is in the work queues.
     pub(super) fn decider(&self) -> Decider {
-        let Self { facts, queues, schedule, records, drains, others, recorder } = self;
+        let Self { facts, queues, schedule, records, drains, others, recorder, .. } = self;
         Decider {
             facts: Arc::clone(facts),
             queues: Arc::clone(queues),
@@ -156,7 +156,10 @@ impl Shared {
         if let Some(drains) = &self.drains {
             drains.lead(self.facts.clock.now());
         }
-        self.others.lead();
+        // A dry run is beside another manager on purpose.
+        if !self.recorder.is_dry_run() {
+            self.others.lead();
+        }
         // Before the view is read: what comes in now is either in it, or queued by who brings it.
         self.queues.lead();
         self.decide_again();

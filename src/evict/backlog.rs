@@ -108,7 +108,7 @@ impl BacklogEntry {
 
     /// Whether any request of it was sent, or is about to be.
     pub fn is_begun(&self) -> bool {
-        self.announced || self.state != State::Due
+        self.announced.is_some() || self.state != State::Due
     }
 
     /// The last error, if the eviction is blocked or failing.

@@ -3,10 +3,12 @@
 //!
 //! - [`Sightings`]: what was seen, and what follows from it. Pure.
 //! - [`OtherManagers`]: the sightings of this process; the watch of pods adds to them.
+//! - [`RequireExclusive`]: holds evictions while another manager is at work, if that is asked for.
 //! - [`Reporter`]: reports it by log, event, metric and a note beside readiness.
 //!
 //! Nothing is requested from the API server for this: the evidence is in the pods that the watch brings.
 
+mod exclusive;
 mod other_managers_metrics;
 mod reporter;
 mod sightings;
@@ -18,6 +20,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+pub(crate) use exclusive::RequireExclusive;
 pub(crate) use other_managers_metrics::register;
 pub(crate) use reporter::Reporter;
 use sightings::{Now, PROMPT, Sightings};
@@ -80,6 +83,11 @@ impl OtherManagers {
     /// Whether another manager is at work.
     pub(crate) fn standing(&self) -> Standing {
         self.sightings.lock().standing(self.now())
+    }
+
+    /// Until when evictions in a namespace are to be held, if ostrakon must be exclusive.
+    fn held_until(&self, namespace: &str, now: Instant) -> Option<Instant> {
+        self.sightings.lock().held_until(namespace, now)
     }
 
     fn now(&self) -> Now {

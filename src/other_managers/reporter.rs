@@ -145,7 +145,7 @@ mod tests {
     async fn a_suspicion_is_noted_and_makes_no_event() {
         let mut bench = start(Some("kube-system"));
         sleep(Duration::from_secs(6)).await;
-        for number in 0..6 {
+        for number in 0..5 {
             let pod = pod("a").on(&format!("n{number}"));
             let pod = Pod { namespace: format!("ns{number}").into(), ..pod };
             let foreign = Pod { disruption: Disruption::Foreign, ..pod.clone() };

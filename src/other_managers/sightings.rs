@@ -22,7 +22,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ahash::AHashSet;
+use ahash::{AHashMap, AHashSet};
 use jiff::Timestamp;
 use tokio::time::Instant;
 
@@ -45,6 +45,11 @@ const LEAST_NAMESPACES: usize = 3;
 const LEAST_NODES: usize = 2;
 /// Of more suspicious deletions, the last ones are kept.
 const MOST_DELETIONS: usize = 64;
+/// With proof from so many namespaces, evictions in all namespaces are held if ostrakon must be exclusive.
+/// With less, only those in the same namespaces: one tenant's word holds nobody else's evictions.
+const EVERYWHERE: usize = 3;
+/// Of more namespaces with proof, the last ones are kept: they are enough to hold all.
+const MOST_NAMESPACES: usize = 64;
 
 /// The current time, by the clock that deadlines are kept by and by the monotonic clock.
 #[derive(Clone, Copy, Debug)]
@@ -60,6 +65,8 @@ pub(super) struct Sightings {
     began: Option<Timestamp>,
     /// The sightings without a pause of [`GONE_AFTER`] between them, and when the last one was.
     proof: Option<(Proof, Instant)>,
+    /// When the last proof came from each namespace.
+    namespaces: AHashMap<Arc<str>, Instant>,
     /// Suspicious deletions, the newest last.
     deletions: VecDeque<Deletion>,
 }
@@ -119,6 +126,7 @@ impl Sightings {
         if !self.is_of_this_term(author) {
             return false;
         }
+        self.remember(&pod.namespace, now.instant);
         let manager = Arc::from(author.manager.as_str());
         match &mut self.proof {
             Some((proof, last)) if now.instant - *last < GONE_AFTER => {
@@ -133,6 +141,27 @@ impl Sightings {
             }
         }
         true
+    }
+
+    fn remember(&mut self, namespace: &Arc<str>, now: Instant) {
+        self.namespaces.retain(|_, last| now - *last < GONE_AFTER);
+        if self.namespaces.len() >= MOST_NAMESPACES && !self.namespaces.contains_key(namespace) {
+            let oldest = self.namespaces.iter().min_by_key(|(_, last)| **last);
+            if let Some(oldest) = oldest.map(|(name, _)| Arc::clone(name)) {
+                self.namespaces.remove(&oldest);
+            }
+        }
+        self.namespaces.insert(Arc::clone(namespace), now);
+    }
+
+    /// Until when evictions in a namespace are to be held, as far as is known now, if ostrakon must be
+    /// exclusive.
+    pub(super) fn held_until(&self, namespace: &str, now: Instant) -> Option<Instant> {
+        let here = self.namespaces.get(namespace).copied();
+        let mut all: Vec<Instant> = self.namespaces.values().copied().collect();
+        all.sort_unstable_by(|one, other| other.cmp(one));
+        let until = here.max(all.get(EVERYWHERE - 1).copied())? + GONE_AFTER;
+        (until > now).then_some(until)
     }
 
     /// Takes in that someone else deleted a pod right when it was due. Returns whether it counts.
@@ -266,6 +295,58 @@ mod tests {
         assert!(!seen.marked(&pod("a").reference(), &author(60), time.at(61)));
         assert!(!seen.deleted(&pod("a").reference(), time.at(61)));
         assert_eq!(seen.standing(time.at(61)), Standing::Alone);
+    }
+
+    fn mark_in(seen: &mut Sightings, namespace: &str, now: Now) {
+        let pod = PodRef { namespace: namespace.into(), ..pod("a").reference() };
+        assert!(seen.marked(&pod, &author(60), now));
+    }
+
+    /// In how many seconds after the beginning evictions in this namespace go on.
+    fn held_until(seen: &Sightings, namespace: &str, time: &Time, now: u64) -> Option<u64> {
+        let until = seen.held_until(namespace, time.at(now).instant);
+        until.map(|until| (until - time.0).as_secs())
+    }
+
+    #[test]
+    fn proof_from_one_namespace_holds_its_own_evictions_for_five_minutes_and_no_others() {
+        let (mut seen, time) = start();
+        assert_eq!(held_until(&seen, "a", &time, 0), None);
+        for second in [60, 100] {
+            mark_in(&mut seen, "a", time.at(second));
+        }
+        mark_in(&mut seen, "b", time.at(200));
+        assert_eq!(held_until(&seen, "a", &time, 200), Some(400));
+        assert_eq!(held_until(&seen, "b", &time, 200), Some(500));
+        assert_eq!(held_until(&seen, "c", &time, 200), None, "it is no tenant's business");
+        assert_eq!(held_until(&seen, "a", &time, 400), None);
+    }
+
+    #[test]
+    fn proof_from_three_namespaces_holds_all_for_as_long_as_it_comes_from_three() {
+        let (mut seen, time) = start();
+        for (namespace, second) in [("a", 60), ("b", 70), ("c", 80)] {
+            mark_in(&mut seen, namespace, time.at(second));
+        }
+        assert_eq!(held_until(&seen, "d", &time, 80), Some(360));
+        for second in [100, 200, 300] {
+            mark_in(&mut seen, "c", time.at(second));
+        }
+        assert_eq!(held_until(&seen, "d", &time, 359), Some(360), "one alone does not prolong it");
+        assert_eq!(held_until(&seen, "d", &time, 360), None);
+        mark_in(&mut seen, "c", time.at(400));
+        assert_eq!(held_until(&seen, "d", &time, 400), None);
+        assert_eq!(held_until(&seen, "c", &time, 400), Some(700));
+    }
+
+    #[test]
+    fn more_namespaces_than_are_kept_hold_all_just_as_well() {
+        let (mut seen, time) = start();
+        for number in 0..10_000 {
+            mark_in(&mut seen, &format!("ns{number}"), time.at(60 + number / 1000));
+        }
+        assert_eq!(seen.namespaces.len(), MOST_NAMESPACES);
+        assert_eq!(held_until(&seen, "other", &time, 70), Some(369));
     }
 
     /// Whether so many deletions, of which each is in the next of these namespaces and on the next of these

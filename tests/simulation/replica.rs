@@ -210,6 +210,7 @@ async fn prepare(
         pod_uid: None,
         instance: identity.to_owned(),
         dry_run: None,
+        require_exclusive: false,
         settings: broken.policies(policies).into(),
     };
     let wall = {

@@ -67,6 +67,15 @@ pub(crate) struct Entry {
     pub(crate) at: f64,
 }
 
+/// How it works.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    Evict,
+    /// Only while nobody else does.
+    Exclusive,
+    DryRun(DryRun),
+}
+
 impl Process {
     /// One that begins to work now, and for good: there is no election. `clock` is its own.
     pub(crate) fn start(
@@ -76,7 +85,12 @@ impl Process {
         policies: &[Policy],
         wire: &Arc<Wire>,
     ) -> Self {
-        Self::begin(cluster, clock, compat, policies, wire, ("test", None), None)
+        Self::begin(cluster, clock, compat, policies, wire, ("test", None), Mode::Evict)
+    }
+
+    /// One that evicts only while nobody else does.
+    pub(crate) fn exclusive(cluster: &Embedded, clock: Clock, wire: &Arc<Wire>) -> Self {
+        Self::begin(cluster, clock, Compat::None, &[], wire, ("test", None), Mode::Exclusive)
     }
 
     /// One that writes nothing, although it is told to elect a leader.
@@ -95,7 +109,7 @@ impl Process {
             policies,
             wire,
             ("test", Some(election)),
-            Some(dry_run),
+            Mode::DryRun(dry_run),
         )
     }
 
@@ -113,7 +127,7 @@ impl Process {
     ) -> Self {
         let election = Election { namespace: "kube-system".to_owned(), times: Times::default() };
         let part = (identity, Some(election));
-        Self::begin(cluster, clock, Compat::None, &[], wire, part, None)
+        Self::begin(cluster, clock, Compat::None, &[], wire, part, Mode::Evict)
     }
 
     fn begin(
@@ -123,7 +137,7 @@ impl Process {
         policies: &[Policy],
         wire: &Arc<Wire>,
         (identity, election): (&str, Option<Election>),
-        dry_run: Option<DryRun>,
+        mode: Mode,
     ) -> Self {
         let registry = Registry::new();
         let alive = Arc::new(AtomicBool::new(true));
@@ -145,7 +159,11 @@ impl Process {
             lease_namespace: "kube-system".to_owned(),
             pod_uid: None,
             instance: "test".to_owned(),
-            dry_run,
+            dry_run: match mode {
+                Mode::DryRun(dry_run) => Some(dry_run),
+                Mode::Evict | Mode::Exclusive => None,
+            },
+            require_exclusive: mode == Mode::Exclusive,
             settings: policies.to_vec().into(),
         };
         let wall = cluster.store().clock().clone();

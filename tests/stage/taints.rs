@@ -2,6 +2,7 @@
 //! [held back](Stage::hold).
 
 mod facts;
+mod managers;
 mod restarts;
 mod retries;
 mod upstream_cases;

@@ -336,6 +336,7 @@ async fn start(client: &Client, listen: SocketAddr, compat: Compat) -> anyhow::R
         pod_uid: None,
         instance: "ostrakon-demo".to_owned(),
         dry_run: None,
+        require_exclusive: false,
         settings: vec![policy()].into(),
     };
     let cluster =
