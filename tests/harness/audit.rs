@@ -24,7 +24,7 @@ use super::users::User;
 pub fn write_policy(folder: &Path) -> Result<PathBuf> {
     let writes = ["create", "update", "patch", "delete", "deletecollection"];
     let pods = ["pods", "pods/status", "pods/eviction", "pods/binding"];
-    let ostrakon = [User::Ostrakon.name()];
+    let ostrakon = [User::Ostrakon.name(), User::DryRun.name()];
     let policy = json!({
         "apiVersion": "audit.k8s.io/v1",
         "kind": "Policy",

@@ -21,8 +21,8 @@ struct Kustomization {
     resources: Vec<String>,
 }
 
-/// Where the manifests are: those for every cluster, and those for drains on top.
-const FOLDERS: [&str; 2] = ["base", "components/drain"];
+/// Where the manifests are: those for every cluster, those for drains on top, and those of a dry run.
+const FOLDERS: [&str; 3] = ["base", "components/drain", "dry-run"];
 
 /// All objects of `deploy/kustomize`, in the order of each `kustomization.yaml`.
 pub fn objects() -> Result<Vec<DynamicObject>> {

@@ -15,6 +15,8 @@ pub enum User {
     Admin,
     /// ostrakon's ServiceAccount: has what `deploy/` gives it.
     Ostrakon,
+    /// The ServiceAccount of a dry run: has what `deploy/kustomize/dry-run` gives it.
+    DryRun,
     ControllerManager,
     Scheduler,
     /// All kubelets, real or hollow. May everything.
@@ -26,9 +28,10 @@ pub enum User {
 }
 
 impl User {
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Admin,
         Self::Ostrakon,
+        Self::DryRun,
         Self::ControllerManager,
         Self::Scheduler,
         Self::Kubelets,
@@ -41,6 +44,7 @@ impl User {
         match self {
             Self::Admin => "admin",
             Self::Ostrakon => "system:serviceaccount:ostrakon-system:ostrakon",
+            Self::DryRun => "system:serviceaccount:ostrakon-dry-run:ostrakon-dry-run",
             Self::ControllerManager => "system:kube-controller-manager",
             Self::Scheduler => "system:kube-scheduler",
             Self::Kubelets => "kubelets",
@@ -57,6 +61,7 @@ impl User {
                 "system:masters"
             }
             Self::Ostrakon => "system:serviceaccounts,system:serviceaccounts:ostrakon-system",
+            Self::DryRun => "system:serviceaccounts,system:serviceaccounts:ostrakon-dry-run",
             Self::Scheduler | Self::Stranger => "",
         }
     }
@@ -65,6 +70,7 @@ impl User {
         match self {
             Self::Admin => "admin",
             Self::Ostrakon => "ostrakon",
+            Self::DryRun => "dry-run",
             Self::ControllerManager => "controller-manager",
             Self::Scheduler => "scheduler",
             Self::Kubelets => "kubelets",

@@ -3,6 +3,7 @@
 mod basics;
 mod compare;
 pub(crate) mod drains;
+mod dry_run;
 mod evidence;
 mod exact;
 mod faults;
@@ -37,6 +38,7 @@ pub(crate) fn trials() -> Vec<Scenario> {
         leader::trials(),
         lifecycle::trials(),
         likeness::trials(),
+        dry_run::trials(),
         managers::trials(),
         outages::trials(),
         pauses::trials(),
