@@ -163,7 +163,8 @@ fn after(waited: Duration) -> String {
 }
 
 /// Checks every permission that is needed: with `election`, those for the lease in that namespace; with
-/// `drains`, those for drains; for a `dry_run` only those to read. Waits for a server that is unreachable, overloaded or still starting.
+/// `drains`, those for drains; for a `dry_run` only those to read. Waits for a server that is unreachable,
+/// overloaded or still starting.
 pub(crate) async fn check(
     api: &Api,
     server: &str,
