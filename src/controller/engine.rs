@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
+use super::breaker_reports::BreakerReports;
 use super::failure::{Failed, StartError, ended, flatten};
 use super::holds::{Limiters, holds};
 use super::pause_metrics;
@@ -133,7 +134,7 @@ impl Prepared {
         let facts = Facts::new(clock, config.compat);
         let facts = Arc::new(if dry_run.is_some() { facts.writing_nothing() } else { facts });
         let holds_changed = Arc::<Notify>::default();
-        let limiters = Limiters::new(&facts, &config.settings, &holds_changed);
+        let limiters = Limiters::new(&facts, &config.settings, &pauses, &holds_changed);
         let others = Arc::new(OtherManagers::new(facts.clock.clone()));
         let exclusive = config.require_exclusive.then(|| Arc::clone(&others));
         let holds = holds(&pauses, exclusive, &limiters, &holds_changed);
@@ -155,6 +156,7 @@ impl Prepared {
         pause_metrics::register(registry, &shared.pauses)?;
         if let Some(limiters) = &shared.limiters {
             evict::register_limits(registry, &schedule.due, &limiters.rates, &limiters.ramp)?;
+            evict::register_breaker(registry, &limiters.breaker)?;
         }
         let evict_metrics = evict::Metrics::register(registry, &schedule.backlog)?;
         other_managers::register(registry, &shared.others)?;
@@ -231,6 +233,16 @@ impl Prepared {
         if let Some(shadowing) = &shared.shadowing {
             let comparing = Arc::clone(shadowing).run(api.clone());
             watches.spawn(blind.clone().run_until_cancelled_owned(comparing).map(drop));
+        }
+        if let Some(limiters) = &shared.limiters {
+            let breaker = BreakerReports {
+                breaker: Arc::clone(&limiters.breaker),
+                recorder: shared.recorder.clone(),
+                api: api.clone(),
+                namespace: self.lease_namespace.clone(),
+                stores: self.election.is_some() && shared.facts.unwritten.is_none(),
+            };
+            watches.spawn(blind.clone().run_until_cancelled_owned(breaker.run()).map(drop));
         }
         let resign = CancellationToken::new();
         // One term at a time: the next one begins after the work of the one before has ended.

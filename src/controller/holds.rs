@@ -6,24 +6,36 @@ use tokio::sync::Notify;
 
 use super::topology::NodesInView;
 use crate::config::Settings;
-use crate::evict::{Hold, Holds, PauseHold, Pauses, RampHold, RateLimits, Topology};
+use crate::evict::{BreakerHold, Hold, Holds, PauseHold, Pauses, RampHold, RateLimits, Topology};
 use crate::informer::Facts;
 use crate::other_managers::{OtherManagers, RequireExclusive};
 
-/// The holds that limit evictions.
+/// The holds that are configured.
 #[derive(Clone, Debug)]
 pub(super) struct Limiters {
     pub(super) rates: Arc<RateLimits>,
     pub(super) ramp: Arc<RampHold>,
+    pub(super) breaker: Arc<BreakerHold>,
 }
 
 impl Limiters {
     /// Limits as configured. They notify `changed`.
-    pub(super) fn new(facts: &Arc<Facts>, settings: &Settings, changed: &Arc<Notify>) -> Self {
+    pub(super) fn new(
+        facts: &Arc<Facts>,
+        settings: &Settings,
+        pauses: &Arc<Pauses>,
+        changed: &Arc<Notify>,
+    ) -> Self {
         let nodes: Arc<dyn Topology> = Arc::new(NodesInView::new(Arc::clone(facts)));
         let limiters = Self {
             rates: Arc::new(RateLimits::new(Arc::clone(&nodes), Arc::clone(changed))),
-            ramp: Arc::new(RampHold::new(nodes, Arc::clone(changed))),
+            ramp: Arc::new(RampHold::new(Arc::clone(&nodes), Arc::clone(changed))),
+            breaker: Arc::new(BreakerHold::new(
+                nodes,
+                Arc::clone(pauses),
+                facts.clock.clone(),
+                Arc::clone(changed),
+            )),
         };
         limiters.configure(settings);
         limiters
@@ -33,6 +45,7 @@ impl Limiters {
     pub(super) fn configure(&self, settings: &Settings) {
         self.rates.configure(&settings.taint_rules, &settings.limits);
         self.ramp.configure(settings.limits.ramp);
+        self.breaker.configure(settings.breaker);
     }
 }
 
@@ -49,13 +62,13 @@ pub(super) fn holds(
     limiters: &Limiters,
     changed: &Arc<Notify>,
 ) -> Holds {
-    let Limiters { rates, ramp } = limiters.clone();
+    let Limiters { rates, ramp, breaker } = limiters.clone();
     let pause = PauseHold(Arc::clone(pauses));
     let mut holds: Vec<Box<dyn Hold>> = vec![Box::new(pause)];
     if let Some(others) = exclusive {
         holds.push(Box::new(RequireExclusive(others)));
     }
-    let limits: [Box<dyn Hold>; 2] = [Box::new(rates), Box::new(ramp)];
+    let limits: [Box<dyn Hold>; 3] = [Box::new(breaker), Box::new(rates), Box::new(ramp)];
     holds.extend(limits);
     Holds::new(holds, Arc::clone(changed))
 }

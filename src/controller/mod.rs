@@ -11,6 +11,7 @@
 //! [`due`] brings evictions to it when they are due. [`work`] is a term of leadership, [`engine`] the whole
 //! of a controller, and [`run`] a process.
 
+mod breaker_reports;
 mod controller_metrics;
 mod due;
 mod engine;

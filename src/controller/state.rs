@@ -156,6 +156,9 @@ impl Shared {
         if let Some(drains) = &self.drains {
             drains.lead(self.facts.clock.now());
         }
+        if let Some(limiters) = &self.limiters {
+            limiters.breaker.lead();
+        }
         // A dry run is beside another manager on purpose.
         if !self.recorder.is_dry_run() {
             self.others.lead();

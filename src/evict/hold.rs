@@ -37,6 +37,12 @@ pub trait Hold: Send + Sync {
         true
     }
 
+    /// An eviction has come due, and was not handed out before. Called before it is asked about, and not
+    /// under the lock.
+    fn came_due(&self, eviction: &Eviction, now: Instant) {
+        let _ = (eviction, now);
+    }
+
     /// The line in which the eviction would wait; `None` if this hold does not apply to it.
     fn line(&self, eviction: &Eviction) -> Option<Arc<str>>;
 
@@ -77,6 +83,10 @@ impl<H: Hold + ?Sized> Hold for Arc<H> {
 
     fn applies_to_retries(&self) -> bool {
         (**self).applies_to_retries()
+    }
+
+    fn came_due(&self, eviction: &Eviction, now: Instant) {
+        (**self).came_due(eviction, now);
     }
 
     fn line(&self, eviction: &Eviction) -> Option<Arc<str>> {
@@ -159,6 +169,12 @@ impl Holds {
     /// Each hold notifies `changed` when an answer changes before the time that it gave.
     pub fn new(holds: Vec<Box<dyn Hold>>, changed: Arc<Notify>) -> Self {
         Self { holds, changed }
+    }
+
+    /// Tells the holds of an eviction that has come due.
+    pub(super) fn came_due(&self, eviction: &Eviction) {
+        let now = Instant::now();
+        self.holds.iter().for_each(|hold| hold.came_due(eviction, now));
     }
 
     /// Their names.

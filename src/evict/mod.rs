@@ -14,6 +14,7 @@
 //! - [`Hold`]: keeps due evictions from being handed out. A limit, a breaker or a pause is one file each.
 //! - [`Pauses`]: whether everything is held, by an annotation of the lease.
 //! - [`RateLimits`]: how many evictions at a time, by rule, zone and cluster. [`RampHold`]: from how many nodes.
+//! - [`BreakerHold`]: holds evictions where they concern a large part of the nodes.
 //! - [`Window`]: how many evictions may be in flight.
 //! - [`Evictor`]: one attempt, from the second check to the outcome.
 //! - [`Recheck`]: the second check. Nothing is written because of an old decision.
@@ -22,6 +23,10 @@
 //! Every request names the UID. No eviction is lost: each is finished, scheduled again, or in the queue.
 
 mod backlog;
+mod breaker;
+mod breaker_hold;
+mod breaker_metrics;
+mod breaker_record;
 mod confirm;
 mod evict_metrics;
 mod eviction;
@@ -44,6 +49,10 @@ mod turns;
 mod window;
 
 pub use backlog::{Backlog, BacklogEntry, Retry, State};
+pub(crate) use breaker::{Change, Scope, Trip};
+pub use breaker_hold::BreakerHold;
+pub(crate) use breaker_hold::News;
+pub(crate) use breaker_metrics::register as register_breaker;
 pub use evict_metrics::Metrics;
 pub use eviction::{Cause, CauseKind, DrainEviction, Eviction, Key, Method};
 pub use evictor::{Evictor, Notices, Outcome, Requests};

@@ -102,7 +102,10 @@ impl<T: Copy> Queue<T> {
             Some((_, true)) => Attempt::Again,
             _ => Attempt::First,
         };
-        let node = pod.node.clone();
+        if attempt == Attempt::First {
+            self.holds.came_due(&eviction);
+        }
+        let node = eviction.pod.node.clone();
         self.waiting.lock().due.push(&node, is_retry, Item { eviction, ticket, is_retry, attempt });
         self.changed.notify_one();
     }

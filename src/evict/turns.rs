@@ -39,6 +39,11 @@ impl<K: Ord + Copy> Turns<K> {
         Some(key)
     }
 
+    /// Whether a line waits.
+    pub(super) fn has(&self, line: &str) -> bool {
+        self.keys.contains_key(line)
+    }
+
     /// How many lines wait.
     pub(super) fn len(&self) -> usize {
         self.order.len()

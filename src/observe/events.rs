@@ -233,6 +233,16 @@ impl Recorder {
         self.about_lease(namespace, lease, Reason::EvictionsResumed, "Resume", message);
     }
 
+    /// The breaker has tripped.
+    pub fn breaker_tripped(&self, namespace: &str, lease: &str, message: &str) {
+        self.about_lease(namespace, lease, Reason::EvictionBreakerTripped, "Evict", message);
+    }
+
+    /// The breaker is reset.
+    pub fn breaker_reset(&self, namespace: &str, lease: &str, message: &str) {
+        self.about_lease(namespace, lease, Reason::EvictionBreakerReset, "Evict", message);
+    }
+
     /// Another controller evicts pods for NoExecute taints too. The event is about the lease.
     pub fn other_manager(&self, namespace: &str, lease: &str, message: &str) {
         self.about_lease(namespace, lease, Reason::OtherTaintManager, "WatchPods", message);

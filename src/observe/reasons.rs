@@ -49,6 +49,8 @@ reasons! {
         DrainStarting,
         /// A node was drained.
         DrainSucceeded,
+        /// The breaker is reset: what is due goes on.
+        EvictionBreakerReset,
         /// A pause is over.
         EvictionsResumed,
     }
@@ -89,6 +91,8 @@ reasons! {
         ClockSkew,
         /// Another controller evicts pods for taints too.
         OtherTaintManager,
+        /// Due evictions concern a large part of the nodes.
+        EvictionBreakerTripped,
         /// Evictions, cordons and starts of drains are paused.
         EvictionsPaused,
     }
