@@ -146,7 +146,7 @@ pub(super) struct BreakerEntry {
     pub(super) window: Option<DurationText>,
     /// It resets after the share has been below half of `share` for so long. Default: 5m.
     pub(super) calm: Option<DurationText>,
-    /// While it has tripped, one node after the other goes on, with this time in between. Default: 10s.
+    /// While it has tripped, one node after the other goes on, with this time in between. Default: 1m.
     pub(super) trickle: Option<DurationText>,
 }
 

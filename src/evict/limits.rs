@@ -86,7 +86,9 @@ impl Default for BreakerRules {
             at_least: 5,
             window: Duration::from_secs(600),
             calm: Duration::from_secs(300),
-            trickle: Duration::from_secs(10),
+            // kube-controller-manager taints a node each 10 s, and one each 100 s or none in a zone of which
+            // most nodes are unhealthy.
+            trickle: Duration::from_mins(1),
         }
     }
 }

@@ -10,6 +10,7 @@
 
 mod drains;
 mod dry_run;
+mod limits;
 mod metrics;
 mod pauses;
 mod process;

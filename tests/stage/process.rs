@@ -10,7 +10,7 @@ use http::{Method, Request, Response};
 use hyper::body::Bytes;
 use ostrakon::clock::Clock;
 use ostrakon::cluster::Cluster;
-use ostrakon::config::{Compat, Config, DryRun, Election};
+use ostrakon::config::{Compat, Config, DryRun, Election, Settings};
 use ostrakon::controller::{Hands, Prepared, Surroundings};
 use ostrakon::drain::Policy;
 use ostrakon::leader::{Identity, Times};
@@ -85,12 +85,21 @@ impl Process {
         policies: &[Policy],
         wire: &Arc<Wire>,
     ) -> Self {
-        Self::begin(cluster, clock, compat, policies, wire, ("test", None), Mode::Evict)
+        Self::begin(
+            cluster,
+            clock,
+            compat,
+            policies.to_vec().into(),
+            wire,
+            ("test", None),
+            Mode::Evict,
+        )
     }
 
     /// One that evicts only while nobody else does.
     pub(crate) fn exclusive(cluster: &Embedded, clock: Clock, wire: &Arc<Wire>) -> Self {
-        Self::begin(cluster, clock, Compat::None, &[], wire, ("test", None), Mode::Exclusive)
+        let settings = Settings::default();
+        Self::begin(cluster, clock, Compat::None, settings, wire, ("test", None), Mode::Exclusive)
     }
 
     /// One that writes nothing, although it is told to elect a leader.
@@ -106,7 +115,7 @@ impl Process {
             cluster,
             clock,
             Compat::None,
-            policies,
+            policies.to_vec().into(),
             wire,
             ("test", Some(election)),
             Mode::DryRun(dry_run),
@@ -127,14 +136,27 @@ impl Process {
     ) -> Self {
         let election = Election { namespace: "kube-system".to_owned(), times: Times::default() };
         let part = (identity, Some(election));
-        Self::begin(cluster, clock, Compat::None, &[], wire, part, Mode::Evict)
+        Self::begin(cluster, clock, Compat::None, Settings::default(), wire, part, Mode::Evict)
+    }
+
+    /// One of several that take part in the election, with these settings.
+    pub(crate) fn configured(
+        cluster: &Embedded,
+        clock: Clock,
+        identity: &str,
+        settings: Settings,
+        wire: &Arc<Wire>,
+    ) -> Self {
+        let election = Election { namespace: "kube-system".to_owned(), times: Times::default() };
+        let part = (identity, Some(election));
+        Self::begin(cluster, clock, Compat::None, settings, wire, part, Mode::Evict)
     }
 
     fn begin(
         cluster: &Embedded,
         clock: Clock,
         compat: Compat,
-        policies: &[Policy],
+        settings: Settings,
         wire: &Arc<Wire>,
         (identity, election): (&str, Option<Election>),
         mode: Mode,
@@ -164,7 +186,7 @@ impl Process {
                 Mode::Evict | Mode::Exclusive => None,
             },
             require_exclusive: mode == Mode::Exclusive,
-            settings: policies.to_vec().into(),
+            settings,
         };
         let wall = cluster.store().clock().clone();
         let surroundings = Surroundings {
