@@ -17,6 +17,12 @@ use crate::usage::{self, Memory};
 const LOOK: Duration = Duration::from_millis(10);
 /// The longest that a sync may take; the reference needs some 40 s for 150,000 pods.
 const SYNC: Duration = Duration::from_secs(600);
+/// The rounds taint more nodes at once than the ramp lets go at full speed, and measure the evictor.
+const NO_RAMP: &str = "\
+apiVersion: config.ostrakon.dev/v1alpha1
+kind: OstrakonConfiguration
+limits: {ramp: {enabled: false}}
+";
 /// The reference says this once for the nodes and once for the pods.
 const SYNCED: &str = "Caches are synced";
 
@@ -52,7 +58,11 @@ impl Contender {
     pub(crate) async fn start(self, bed: &Bed) -> Result<Running> {
         match self {
             Self::Ostrakon => {
+                let config =
+                    std::env::temp_dir().join(format!("ostrakon-{}.yaml", std::process::id()));
+                std::fs::write(&config, NO_RAMP).context("cannot write the configuration")?;
                 let launch = Launch::new(bed.kubeconfig(User::Ostrakon)?);
+                let launch = launch.arg(&format!("--config={}", config.display()));
                 Ok(Running::Ostrakon(launch.arg("--log-level=info").spawn(bed)?))
             }
             Self::Reference { qps, burst } => {
