@@ -29,7 +29,7 @@ use http_body_util::combinators::UnsyncBoxBody;
 use hyper::body::Frame;
 use kube::Client;
 use kube::client::Body;
-use ostrakon::cluster::watch::{self, Index, Source};
+use ostrakon::cluster::watch::{self, Index, Relist, Source};
 use ostrakon::cluster::{Api, DecodeError, Metrics, PodDecoder, View, decode_node, wire};
 use ostrakon::model::{Anchors, Uid};
 use ostrakon::pipeline::TimedQueue;
@@ -102,8 +102,8 @@ async fn sync(objects: Objects) -> Option<(usize, usize)> {
     let nodes = Nodes { view: Arc::clone(&view) };
     let pods = Pods { view: Arc::clone(&view), decoder: PodDecoder::default() };
     tokio::select! {
-        () = watch::run(api.clone(), metrics.clone(), nodes, 1, || nodes_listed.notify_one()) => {}
-        () = watch::run(api, metrics, pods, 2, || pods_listed.notify_one()) => {}
+        () = watch::run(api.clone(), metrics.clone(), nodes, 1, Relist::default(), || nodes_listed.notify_one()) => {}
+        () = watch::run(api, metrics, pods, 2, Relist::default(), || pods_listed.notify_one()) => {}
         () = async { nodes_listed.notified().await; pods_listed.notified().await } => {}
     }
     let counts = view.counts();

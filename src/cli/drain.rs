@@ -7,7 +7,7 @@ use anyhow::{Context, anyhow};
 use clap::Args;
 
 use super::duration;
-use crate::config::{Problem, Settings, protection, read, warnings};
+use crate::config::{ConfigFile, Settings, listed, numbered, protection, read, warnings};
 use crate::drain::{ConditionRule, LabelExpr, NodeSelector, Policy, Protection};
 
 /// Name of the policy that is set by flags.
@@ -88,15 +88,18 @@ const SINGLE_POLICY: [&str; 11] = [
 ];
 
 impl DrainArguments {
-    /// The settings of these flags or of the file that they name, and warnings about them.
-    pub(super) fn settings(self) -> anyhow::Result<(Settings, Vec<String>)> {
+    /// The settings of these flags or of the file that they name, warnings about them, and the file.
+    pub(super) fn settings(self) -> anyhow::Result<(Settings, Vec<String>, Option<ConfigFile>)> {
         match &self.config {
-            Some(path) => settings_of(path),
-            None if self.conditions.is_empty() => Ok((Settings::default(), Vec::new())),
+            Some(path) => {
+                let (settings, warnings, file) = settings_of(path)?;
+                Ok((settings, warnings, Some(file)))
+            }
+            None if self.conditions.is_empty() => Ok((Settings::default(), Vec::new(), None)),
             None => {
                 let policies = vec![self.policy()];
                 let warnings = warnings(&policies).iter().map(ToString::to_string).collect();
-                Ok((policies.into(), warnings))
+                Ok((policies.into(), warnings, None))
             }
         }
     }
@@ -124,26 +127,16 @@ impl DrainArguments {
 }
 
 /// Reads the settings of a file, and warnings about them.
-pub(super) fn settings_of(path: &Path) -> anyhow::Result<(Settings, Vec<String>)> {
-    let bytes =
-        std::fs::read(path).with_context(|| format!("cannot read --config {}", path.display()))?;
+pub(super) fn settings_of(path: &Path) -> anyhow::Result<(Settings, Vec<String>, ConfigFile)> {
+    let read_file = ConfigFile::read(path);
+    let (file, bytes) =
+        read_file.with_context(|| format!("cannot read --config {}", path.display()))?;
     match read(&bytes).usable() {
         Ok((settings, warnings)) => {
             let warnings = warnings.iter().map(|it| format!("{}:{}", path.display(), numbered(it)));
-            Ok((settings, warnings.collect()))
+            Ok((settings, warnings.collect(), file))
         }
-        Err(errors) => {
-            let errors: Vec<_> = errors.iter().map(|it| format!("line {}", numbered(it))).collect();
-            Err(anyhow!("cannot use --config {}: {}", path.display(), errors.join("; also ")))
-        }
-    }
-}
-
-/// A problem with its line number in front.
-fn numbered(problem: &Problem) -> String {
-    match problem.place {
-        Some(place) => format!("{}: {problem}", place.line),
-        None => problem.to_string(),
+        Err(errors) => Err(anyhow!("cannot use --config {}: {}", path.display(), listed(&errors))),
     }
 }
 

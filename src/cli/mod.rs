@@ -7,6 +7,7 @@ mod drain;
 mod limits;
 mod pause;
 mod run;
+mod signals;
 
 use std::io::Write as _;
 use std::process::ExitCode;

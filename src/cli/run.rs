@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
 use clap::{ArgAction, Args};
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::sleep;
 use tracing::{info, warn};
 
 use super::drain::DrainArguments;
+use super::signals::{Asked, Signals};
 use super::{duration, limits};
 use crate::cluster::connect;
 use crate::config::{Compat, Config, DryRun, Election};
@@ -29,7 +29,8 @@ use crate::observe::{LogFormat, LogLevel, start_logs};
 /// rules. If it runs, ostrakon notices it when it evicts pods, and reports it.
 ///
 /// On SIGTERM, SIGINT or SIGHUP it starts no new work, finishes requests in flight within 20 s,
-/// releases its lease and exits with 0. A second signal ends it at once. A replica that loses the
+/// releases its lease and exits with 0. A second signal ends it at once. With --config, SIGHUP has the
+/// file read again instead, unless the terminal that it writes to was closed. A replica that loses the
 /// lease stops writing, stays up as a standby and takes part in the next election.
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
@@ -174,15 +175,12 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<()> {
             format!("cannot write {}; choose another file with --report", path.display())
         })?;
     }
-    let (settings, warnings) = arguments.drain.settings()?;
+    let (settings, warnings, file) = arguments.drain.settings()?;
     for warning in warnings {
         warn!("{warning}");
     }
-    if arguments.compat == Compat::Upstream && !settings.taint_rules.is_empty() {
-        bail!(
-            "--compat upstream knows no taint rules, because kube-controller-manager has none; remove \
-             taintEviction.rules from the configuration, or run without --compat upstream"
-        );
+    if let Some(conflict) = settings.conflict_with(arguments.compat) {
+        bail!(conflict);
     }
     let times = Times::new(
         arguments.leader_elect_lease_duration,
@@ -207,6 +205,7 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<()> {
         dry_run: arguments.dry_run.then_some(DryRun { events: arguments.dry_run_events }),
         require_exclusive: arguments.require_exclusive,
         settings,
+        file,
     };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .thread_name("io")
@@ -237,26 +236,23 @@ async fn until_stopped(
     run_for: Option<Duration>,
     shadowing: &mut Option<Arc<Shadowing>>,
 ) -> anyhow::Result<()> {
-    let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
-    let mut hangup = signal(SignalKind::hangup()).context("cannot listen for SIGHUP")?;
-    let mut next = async || {
-        tokio::select! {
-            // Sent when a terminal closes. Unhandled, it would end the process with its lease held.
-            _ = hangup.recv() => "SIGHUP",
-            _ = terminate.recv() => "SIGTERM",
-            _ = interrupt.recv() => "SIGINT",
-        }
-    };
+    let mut signals = Signals::new(config.file.is_some())?;
     let started = async {
         let cluster = connect(config.kubeconfig.as_deref(), config.context.as_deref())?;
         anyhow::Ok(controller::start(cluster, config).await?)
     };
-    let mut running = tokio::select! {
-        running = started => running?,
-        name = next() => {
-            info!(signal = name, "stopped during startup");
-            return Ok(());
+    tokio::pin!(started);
+    let mut running = loop {
+        tokio::select! {
+            running = &mut started => break running?,
+            asked = signals.next() => match asked {
+                // It is read once the controller has started.
+                Asked::ReadFile => {}
+                Asked::Stop(name) => {
+                    info!(signal = name, "stopped during startup");
+                    return Ok(());
+                }
+            }
         }
     };
     *shadowing = running.shadowing();
@@ -266,20 +262,43 @@ async fn until_stopped(
             None => pending().await,
         }
     };
-    tokio::select! {
-        () = time_is_over => info!("stopping: the time of --for is over"),
-        name = next() => info!(signal = name, "stopping; another signal ends the process at once"),
-        failure = running.failed() => {
-            return Err(failure.into());
+    tokio::pin!(time_is_over);
+    loop {
+        tokio::select! {
+            () = &mut time_is_over => {
+                info!("stopping: the time of --for is over");
+                break;
+            }
+            asked = signals.next() => match asked {
+                Asked::ReadFile => running.read_file(),
+                Asked::Stop(name) => {
+                    info!(signal = name, "stopping; another signal ends the process at once");
+                    break;
+                }
+            },
+            failure = running.failed() => {
+                return Err(failure.into());
+            }
         }
     }
-    tokio::select! {
-        stopped = running.stop() => {
-            stopped?;
-            info!("stopped");
-            Ok(())
+    let stopping = running.stop();
+    tokio::pin!(stopping);
+    loop {
+        tokio::select! {
+            stopped = &mut stopping => {
+                stopped?;
+                info!("stopped");
+                return Ok(());
+            }
+            asked = signals.next() => match asked {
+                Asked::ReadFile => {}
+                Asked::Stop(name) => {
+                    return Err(anyhow!(
+                        "ended by a second signal ({name}); requests in flight were abandoned"
+                    ));
+                }
+            }
         }
-        name = next() => Err(anyhow!("ended by a second signal ({name}); requests in flight were abandoned")),
     }
 }
 

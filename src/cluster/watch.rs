@@ -17,6 +17,7 @@
 //! that is lower than a previous one. If no watch works, or none delivers anything while the store
 //! advances, a list is taken about once a minute, so that facts are at most slightly outdated.
 
+mod relist;
 mod stream;
 
 use std::time::Duration;
@@ -27,6 +28,7 @@ use prost::Message;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
+pub use self::relist::Relist;
 pub(super) use self::stream::End;
 use self::stream::{Change, Stream};
 use super::{Api, DecodeError, Metrics, RequestError, rewind, wire};
@@ -111,16 +113,19 @@ pub enum Source {
 }
 
 /// Lists and watches until the task is dropped. `synced` is called after each complete list. The
-/// jitter of pauses depends on `who`, so that replicas and resources do not march in step.
+/// jitter of pauses depends on `who`, so that replicas and resources do not march in step. A new list is
+/// taken when it is asked for by `relist`.
 pub async fn run<I: Index>(
     api: Api,
     metrics: Metrics,
     index: I,
     who: u128,
+    relist: Relist,
     synced: impl Fn() + Send,
 ) {
     let mut watcher = Watcher {
         rewound: api.rewinds().noticed(),
+        asked: relist.follow(),
         api,
         metrics,
         index,
@@ -137,12 +142,14 @@ pub async fn run<I: Index>(
         // What is noticed from here on may be missing in the list.
         let was_told = watcher.rewound.has_changed();
         watcher.rewound.see();
+        let asked = watcher.asked.see();
         match watcher.list().await {
             Ok(listed) => {
                 watcher.compare(&listed.version, was_told);
                 let begun = Instant::now();
                 watcher.metrics.listed(I::RESOURCE);
                 synced();
+                relist.complete(asked);
                 watcher.follow(listed).await;
                 failures = if begun.elapsed() < LASTED { failures + 1 } else { 0 };
                 if failures > 0 {
@@ -202,6 +209,8 @@ impl From<String> for Failure {
 struct Watcher<I> {
     /// Changes when someone has noticed that the store went back in time.
     rewound: Follower<u64>,
+    /// Changes when someone asks for a new list.
+    asked: Follower<u64>,
     api: Api,
     metrics: Metrics,
     index: I,
@@ -438,12 +447,18 @@ impl<I: Index> Watcher<I> {
             broke = end != End::Closed || opened.elapsed() < WATCH_LEAST;
             self.metrics.connected(I::RESOURCE, false);
             self.metrics.watch_ended(I::RESOURCE, end.label());
-            self.metrics.lost_sight(I::RESOURCE, end.cause());
+            if end != End::Asked {
+                self.metrics.lost_sight(I::RESOURCE, end.cause());
+            }
             if end == End::Expired {
                 info!(
                     resource = I::RESOURCE,
                     version, "the watch's resource version has expired; listing again"
                 );
+                return;
+            }
+            if end == End::Asked {
+                info!(resource = I::RESOURCE, version, "listing again for a new configuration");
                 return;
             }
             if end == End::Rewound || end == End::Idle && before == version {
@@ -561,6 +576,7 @@ impl<I: Index> Watcher<I> {
                 biased;
                 // It cannot be closed: the API has its other end.
                 () = self.rewound.changed() => return End::Rewound,
+                () = self.asked.changed() => return End::Asked,
                 next = stream.next(I::KIND) => next,
             };
             let object = match next {

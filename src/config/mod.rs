@@ -1,10 +1,14 @@
 //! The validated configuration of a run, from flags and a file.
 
+mod changes;
 mod decode;
 mod file;
 mod lint;
+mod policy_summary;
 mod problem;
 mod settings;
+mod source;
+pub mod summary;
 #[cfg(test)]
 mod tests;
 mod validate;
@@ -20,9 +24,11 @@ use clap::ValueEnum;
 use crate::drain::Policy;
 use crate::leader::Times;
 
+pub use changes::{changes, needs_restart};
 pub use lint::{Finding, lint};
-pub use problem::{Problem, Severity};
+pub use problem::{Problem, Severity, listed, numbered};
 pub use settings::{API_VERSION, KIND, Orphans, Settings};
+pub use source::{ConfigFile, content_hash};
 pub use validate::protection;
 
 /// The rules that taint eviction follows.
@@ -90,10 +96,12 @@ pub struct Config {
     pub require_exclusive: bool,
     /// What the configuration file sets.
     pub settings: Settings,
+    /// The configuration file, which is read again while running; `None` if there is none.
+    pub file: Option<ConfigFile>,
 }
 
 /// Maximum size of a configuration file, in bytes. Enough for thousands of policies.
-const MOST_BYTES: usize = 1 << 20;
+pub const MOST_BYTES: usize = 1 << 20;
 
 /// Maximum number of problems reported at once. A file with more is some other kind of file.
 const MOST_PROBLEMS: usize = 100;

@@ -75,3 +75,17 @@ impl fmt::Display for Problem {
         write!(f, "{}; {}", self.cause, self.remedy)
     }
 }
+
+/// A problem with its line number in front.
+pub fn numbered(problem: &Problem) -> String {
+    match problem.place {
+        Some(place) => format!("{}: {problem}", place.line),
+        None => problem.to_string(),
+    }
+}
+
+/// Errors in a single line.
+pub fn listed(errors: &[Problem]) -> String {
+    let errors: Vec<_> = errors.iter().map(|it| format!("line {}", numbered(it))).collect();
+    errors.join("; also ")
+}

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::Compat;
 use crate::drain::Policy;
 use crate::evict::{BreakerRules, EvictionLimits, TaintRule, ZONE_LABEL};
 
@@ -36,6 +37,16 @@ pub enum Orphans {
     Keep,
     /// They are taken back.
     Uncordon,
+}
+
+impl Settings {
+    /// Why they cannot be used with these rules of taint eviction, with the remedy.
+    pub fn conflict_with(&self, compat: Compat) -> Option<&'static str> {
+        (compat == Compat::Upstream && !self.taint_rules.is_empty()).then_some(
+            "--compat upstream knows no taint rules, because kube-controller-manager has none; remove \
+             taintEviction.rules from the configuration, or run without --compat upstream",
+        )
+    }
 }
 
 impl Default for Settings {

@@ -15,8 +15,10 @@ use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
 use super::breaker_reports::BreakerReports;
+use super::config_metrics::ConfigMetrics;
 use super::failure::{Failed, StartError, ended, flatten};
 use super::holds::{Limiters, holds};
+use super::in_force::{InForce, Loaded};
 use super::pause_metrics;
 use super::pause_reports::PauseReports;
 use super::requests::{ApiRequests, ByEvents};
@@ -73,6 +75,7 @@ impl Surroundings {
 /// A controller that has looked at its cluster and has not begun.
 pub struct Prepared {
     shared: Arc<Shared>,
+    in_force: Arc<InForce>,
     api: Api,
     gate: WriteGate,
     lane: EventLane,
@@ -125,6 +128,7 @@ impl Prepared {
         };
         let api = Api::new(cluster.client, cluster_metrics.clone()).gated(gate.clone());
         let drains = !config.settings.policies.is_empty();
+        let file = config.file.as_ref();
         let event_metrics = EventMetrics::register(registry)?;
         let (recorder, lane) = Recorder::new(&config.instance, event_metrics, clock.clone());
         let recorder = match dry_run {
@@ -141,7 +145,8 @@ impl Prepared {
         let shared = Shared::new(facts, recorder.clone(), pauses, holds);
         let mut shared = shared.limited_by(limiters);
         shared.others = others;
-        if drains {
+        // A file that has no policy may have one later.
+        if drains || file.is_some() {
             let metrics = DrainMetrics::register(registry)?;
             shared = shared.draining_by(config.settings.policies.clone().into(), metrics);
         }
@@ -169,9 +174,23 @@ impl Prepared {
         let (server, wait) = (&cluster.server, config.api_server_wait);
         preflight::check(&api, server, namespace, drains, dry_run, wait).await?;
         let wall = Arc::clone(&surroundings.wall);
+        let loaded = Loaded {
+            settings: config.settings.clone(),
+            file: config.file.clone(),
+            since: shared.facts.clock.now(),
+        };
+        let config_metrics = file.map(|_| ConfigMetrics::register(registry)).transpose()?;
+        let in_force = Arc::new(InForce::new(
+            Arc::clone(&shared),
+            (api.clone(), cluster.server.clone(), dry_run),
+            (recorder.clone(), namespace.map(str::to_owned)),
+            loaded,
+            config_metrics,
+        ));
         let held_back = clock_watch::align(&shared.kept_time(), &api, &mut skew, || wall()).await;
         Ok(Self {
             shared,
+            in_force,
             api,
             gate,
             lane,
@@ -192,6 +211,11 @@ impl Prepared {
         })
     }
 
+    /// The configuration in force, which can be replaced.
+    pub fn in_force(&self) -> Arc<InForce> {
+        Arc::clone(&self.in_force)
+    }
+
     /// Begins to watch, to take part in the election, and to work. The gates open with the first
     /// complete lists of nodes and pods. What is lost later goes to `readiness`.
     pub fn begin(self, (nodes_known, pods_known): (Gate, Gate), readiness: &Readiness) -> Engine {
@@ -201,8 +225,7 @@ impl Prepared {
         let mut skew = self.skew;
         skew.beside(readiness);
         let Surroundings { clock, wall, identity, hands, seed } = self.surroundings;
-        let watched = shared.drains.as_ref().map(|drains| Arc::clone(&drains.watched));
-        let requests = ApiRequests { api: api.clone(), watched };
+        let requests = ApiRequests { api: api.clone(), drains: shared.drains.clone() };
         let (stop, blind) = (CancellationToken::new(), CancellationToken::new());
         let in_flight = TaskTracker::new();
         let listed = [CancellationToken::new(), CancellationToken::new()];
@@ -210,13 +233,15 @@ impl Prepared {
         let mut watches = JoinSet::new();
         let metrics = self.cluster_metrics.telling(readiness);
         let nodes = Nodes::new(shared.ingest(), metrics.clone(), self.zone_label);
-        let nodes = watch::run(api.clone(), metrics.clone(), nodes, seed, move || {
+        let relist = self.in_force.nodes.clone();
+        let nodes = watch::run(api.clone(), metrics.clone(), nodes, seed, relist, move || {
             nodes_known.open();
             nodes_listed.cancel();
         });
         watches.spawn(blind.clone().run_until_cancelled_owned(nodes).map(drop));
         let pods = Pods::new(shared.ingest(), metrics.clone());
-        let pods = watch::run(api.clone(), metrics.clone(), pods, !seed, move || {
+        let relist = watch::Relist::default();
+        let pods = watch::run(api.clone(), metrics.clone(), pods, !seed, relist, move || {
             pods_known.open();
             pods_listed.cancel();
         });

@@ -108,7 +108,7 @@ impl Decider {
     fn drain_facts(&self, node: &Node) -> Option<Timestamp> {
         let drains = self.drains.as_ref()?;
         let now = self.facts.clock.now();
-        let step = drains.step(node, now);
+        let step = drains.step(&drains.rules(), node, now);
         if !drain_reconciler::evicts(&step) {
             self.schedule.cancel_all_for_drain(&node.name);
         }

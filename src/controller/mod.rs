@@ -12,12 +12,15 @@
 //! of a controller, and [`run`] a process.
 
 mod breaker_reports;
+mod config_metrics;
 mod controller_metrics;
 mod due;
 mod engine;
 mod failure;
+mod file_watch;
 mod handler;
 mod holds;
+mod in_force;
 mod newest_facts;
 mod pause_metrics;
 mod pause_reports;
@@ -31,6 +34,7 @@ mod would_evict;
 
 pub use engine::{Engine, Prepared, Surroundings};
 pub use failure::{Failed, StartError};
+pub use in_force::{InForce, Loaded, Offered};
 pub use run::{Running, start};
 pub(crate) use shadowing::Shadowing;
 pub use work::Hands;

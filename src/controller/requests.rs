@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::cluster::{Api, BudgetRefusal, RequestError, Watched};
+use crate::cluster::{Api, BudgetRefusal, RequestError};
 use crate::drain::{BudgetBlocker, budget_blocker};
+use crate::drain_reconciler::Drains;
 use crate::evict::{Cause, Failure, FailureKind, Notices, Requests};
 use crate::model::{Node, NodeName, Pod, PodRef};
 use crate::observe::Recorder;
@@ -15,8 +16,8 @@ use crate::observe::Recorder;
 #[derive(Clone)]
 pub(super) struct ApiRequests {
     pub api: Api,
-    /// What drain policies need to know of a node, where one is configured.
-    pub watched: Option<Arc<Watched>>,
+    /// Cordon and drain, which need to know more of a node.
+    pub drains: Option<Arc<Drains>>,
 }
 
 impl Requests for ApiRequests {
@@ -34,10 +35,10 @@ impl Requests for ApiRequests {
     }
 
     async fn node(&self, name: &NodeName) -> Result<Option<Node>, Failure> {
-        let Some(watched) = &self.watched else {
+        let Some(drains) = &self.drains else {
             return self.api.node(name).await.map_err(failure);
         };
-        let stored = self.api.stored_node(name, watched).await.map_err(failure)?;
+        let stored = self.api.stored_node(name, &drains.watched()).await.map_err(failure)?;
         Ok(stored.map(|stored| stored.node))
     }
 

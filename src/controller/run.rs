@@ -1,8 +1,10 @@
 //! Starts, runs and stops the controller of a process.
 
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use prometheus::Registry;
+use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -10,6 +12,9 @@ use tracing::info;
 
 use super::engine::{Engine, Prepared, Surroundings};
 use super::failure::{Failed, StartError, ended};
+use super::file_watch;
+use super::in_force::InForce;
+use crate::clock::system_time;
 use crate::cluster::Cluster;
 use crate::config::Config;
 use crate::observe::{Endpoints, Readiness, serve};
@@ -22,6 +27,10 @@ pub struct Running {
     endpoints: DropGuard,
     served: JoinHandle<()>,
     address: std::net::SocketAddr,
+    /// Reads the configuration file again, if there is one; does not end by itself.
+    file_watch: JoinHandle<()>,
+    /// Has it read at once.
+    read_file: Arc<Notify>,
 }
 
 /// Starts a controller. Waits for a cluster that is unreachable, overloaded or still starting. Without
@@ -37,7 +46,15 @@ pub async fn start(cluster: Cluster, config: &Config) -> Result<Running, StartEr
     let reached = readiness.gate("API server");
     let gates = (readiness.gate("list of nodes"), readiness.gate("list of pods"));
     let endpoints = CancellationToken::new();
-    let shown = Endpoints { registry: registry.clone(), readiness: readiness.clone() };
+    let shown_config = Arc::new(OnceLock::<Arc<InForce>>::new());
+    let shown = Endpoints {
+        registry: registry.clone(),
+        readiness: readiness.clone(),
+        config: Arc::new({
+            let shown = Arc::clone(&shown_config);
+            move || Some(shown.get()?.loaded().json(system_time()))
+        }),
+    };
     let (address, served) = serve(config.listen, shown, endpoints.clone()).await?;
     let endpoints = endpoints.drop_guard();
 
@@ -45,12 +62,32 @@ pub async fn start(cluster: Cluster, config: &Config) -> Result<Running, StartEr
     let surroundings = Surroundings::of_process(config);
     let prepared = Prepared::new(cluster, config, surroundings, &registry).await?;
     reached.open();
+    let in_force = prepared.in_force();
+    let _ = shown_config.set(Arc::clone(&in_force));
+    let read_file = Arc::new(Notify::new());
+    let file_watch = tokio::spawn(watch_file(config, in_force, Arc::clone(&read_file)));
     if config.dry_run.is_some() {
         info!("dry run: nothing is written, no lease is taken");
     }
     info!(%address, server, version = env!("CARGO_PKG_VERSION"),
         rules = config.compat.rules(), "started");
-    Ok(Running { engine: prepared.begin(gates, &readiness), endpoints, served, address })
+    let engine = prepared.begin(gates, &readiness);
+    Ok(Running { engine, endpoints, served, address, file_watch, read_file })
+}
+
+/// Reads the configuration file again and again, if there is one.
+fn watch_file(
+    config: &Config,
+    in_force: Arc<InForce>,
+    asked: Arc<Notify>,
+) -> impl Future<Output = ()> + use<> {
+    let path = config.file.as_ref().map(|file| file.path.clone());
+    async move {
+        match path {
+            Some(path) => file_watch::follow(path, in_force, asked).await,
+            None => std::future::pending().await,
+        }
+    }
 }
 
 impl Running {
@@ -60,8 +97,13 @@ impl Running {
     }
 
     /// In a dry run, the comparison with who really goes.
-    pub(crate) fn shadowing(&self) -> Option<std::sync::Arc<super::Shadowing>> {
+    pub(crate) fn shadowing(&self) -> Option<Arc<super::Shadowing>> {
         self.engine.shadowing()
+    }
+
+    /// Has the configuration file read at once.
+    pub fn read_file(&self) {
+        self.read_file.notify_one();
     }
 
     /// Completes when a part that must keep running has ended. The process must then end.
@@ -69,6 +111,7 @@ impl Running {
         tokio::select! {
             failed = self.engine.failed() => failed,
             served = &mut self.served => ended(served),
+            watch = &mut self.file_watch => ended(watch),
         }
     }
 
@@ -77,6 +120,7 @@ impl Running {
     /// # Errors
     /// A worker has panicked.
     pub async fn stop(self) -> Result<(), Failed> {
+        self.file_watch.abort();
         let stopped = self.engine.stop().await;
         drop(self.endpoints);
         let _ = timeout(Duration::from_secs(1), self.served).await;

@@ -12,6 +12,7 @@ use super::handler::Decider;
 use super::holds::Limiters;
 use super::newest_facts::NewestFacts;
 use crate::clock_watch::KeptTime;
+use crate::config::Settings;
 use crate::drain::Policy;
 use crate::drain_reconciler::{DrainMetrics, Drains, Reporter};
 use crate::dry_run::DrainStories;
@@ -21,7 +22,6 @@ use crate::model::NodeName;
 use crate::observe::Recorder;
 use crate::other_managers::OtherManagers;
 use crate::pipeline::TimedQueue;
-use crate::taint::TaintRule;
 
 /// The parts of a controller that live as long as it does.
 pub(super) struct Shared {
@@ -133,13 +133,18 @@ impl Shared {
         }
     }
 
-    /// Puts other taint rules in force. All pods are decided about again; no countdown starts again, since a
-    /// deadline does not depend on when it was computed.
-    #[allow(dead_code, reason = "for the reload of the configuration")]
-    pub(super) fn set_taint_rules(&self, rules: Arc<[TaintRule]>) {
-        if self.facts.set_taint_rules(rules) {
-            self.decide_again();
+    /// Puts other settings in force. What is armed, held or being drained stays. Each node and its pods are
+    /// decided about again; no countdown starts again, since a deadline does not depend on when it was
+    /// computed.
+    pub(super) fn configure(&self, settings: &Settings) {
+        self.facts.set_taint_rules(settings.taint_rules.clone().into());
+        if let Some(limiters) = &self.limiters {
+            limiters.configure(settings);
         }
+        if let Some(drains) = &self.drains {
+            drains.replace(settings.policies.clone().into());
+        }
+        self.decide_again();
     }
 
     /// Queues every node, and with them their pods.

@@ -92,15 +92,13 @@ pub struct Capped {
 impl NodeBudget {
     /// For these policies.
     pub fn new(policies: &[Policy]) -> Self {
-        let keys: BTreeSet<Arc<str>> = policies
-            .iter()
-            .flat_map(|policy| &policy.pace.caps)
-            .filter_map(|cap| match &cap.scope {
-                CapScope::Cluster => None,
-                CapScope::Label(key) => Some(Arc::clone(key)),
-            })
-            .collect();
-        Self { keys: keys.into_iter().collect(), ..Self::default() }
+        Self { keys: keys(policies), ..Self::default() }
+    }
+
+    /// Counts for these policies from now on. A node is counted by their labels when it is
+    /// [seen](Self::see) the next time. Grants, waiting nodes and planned starts stay.
+    pub fn count_for(&mut self, policies: &[Policy]) {
+        self.keys = keys(policies);
     }
 
     /// This process leads from now on, or is a standby (`None`).
@@ -415,6 +413,18 @@ impl NodeBudget {
             }
         }
     }
+}
+
+/// The labels by which the caps of these policies count.
+fn keys(policies: &[Policy]) -> Vec<Arc<str>> {
+    let caps = policies.iter().flat_map(|policy| &policy.pace.caps);
+    let keys: BTreeSet<Arc<str>> = caps
+        .filter_map(|cap| match &cap.scope {
+            CapScope::Cluster => None,
+            CapScope::Label(key) => Some(Arc::clone(key)),
+        })
+        .collect();
+    keys.into_iter().collect()
 }
 
 #[cfg(test)]

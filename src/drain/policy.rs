@@ -12,7 +12,7 @@ use crate::model::{Labels, NodeDrainFacts};
 
 /// A drain policy. Every policy that selects a node is evaluated; a drain uses the settings of the first
 /// one with a matching condition.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
     /// Its name, unique in the configuration; used in logs, events, metrics and the record on a node.
     pub name: Arc<str>,
@@ -213,7 +213,7 @@ pub struct Protection {
 }
 
 /// When drains start, and how many nodes at a time.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Minimum time between a node's cordon and its drain.
     pub notice: Duration,

@@ -9,6 +9,7 @@
 mod drain_metrics;
 mod reconciler;
 mod report;
+mod rules;
 mod unstored;
 
 use std::sync::Arc;
@@ -19,6 +20,8 @@ use parking_lot::Mutex;
 pub(crate) use drain_metrics::DrainMetrics;
 pub(crate) use reconciler::{DrainReconciler, run};
 pub(crate) use report::Reporter;
+pub(crate) use rules::DrainRules;
+use rules::Replaceable;
 use unstored::Unstored;
 
 use crate::cluster::Watched;
@@ -30,11 +33,9 @@ use crate::informer::NodeListener;
 use crate::model::{Node, NodeName};
 use crate::pipeline::TimedQueue;
 
-/// What cordon and drain share: the policies, and what concerns more than one node.
+/// What cordon and drain share: the policies in force, and what concerns more than one node.
 pub(crate) struct Drains {
-    pub policies: Arc<[Policy]>,
-    /// What is read of nodes for them.
-    pub watched: Arc<Watched>,
+    rules: Replaceable,
     pub node_budget: Mutex<NodeBudget>,
     pub reporter: Reporter,
     unstored: Unstored,
@@ -44,14 +45,31 @@ pub(crate) struct Drains {
 
 impl Drains {
     pub(crate) fn new(policies: Arc<[Policy]>, reporter: Reporter) -> Self {
-        let rules = policies.iter().flat_map(|policy| &policy.conditions);
-        let watched = Arc::new(Watched {
-            heartbeats: rules.clone().any(|rule| rule.stale_after.is_some()),
-            conditions: rules.map(|rule| Arc::clone(&rule.kind)).collect(),
-        });
         let node_budget = Mutex::new(NodeBudget::new(&policies));
         let (unstored, due) = (Unstored::default(), Arc::default());
-        Self { policies, watched, node_budget, reporter, unstored, due }
+        Self { rules: Replaceable::new(policies), node_budget, reporter, unstored, due }
+    }
+
+    /// The policies in force. A decision uses the same ones from its beginning to its end.
+    pub(crate) fn rules(&self) -> Arc<DrainRules> {
+        self.rules.in_force()
+    }
+
+    /// What has to be read of a node.
+    pub(crate) fn watched(&self) -> Arc<Watched> {
+        Arc::clone(&self.rules.read_for().watched)
+    }
+
+    /// Has nodes read for these policies too. They may be put in force when all nodes have been listed again.
+    pub(crate) fn prepare(&self, policies: Arc<[Policy]>) {
+        let both = self.rules.prepare(policies);
+        self.node_budget.lock().count_for(&both.policies);
+    }
+
+    /// Puts these policies in force. Records on nodes, grants and planned starts stay.
+    pub(crate) fn replace(&self, policies: Arc<[Policy]>) {
+        self.node_budget.lock().count_for(&policies);
+        self.rules.replace(policies);
     }
 
     /// This process leads from now on.
@@ -73,11 +91,11 @@ impl Drains {
     }
 
     /// What is to be done about a node.
-    pub(crate) fn step(&self, node: &Node, now: Timestamp) -> Step {
+    pub(crate) fn step(&self, rules: &DrainRules, node: &Node, now: Timestamp) -> Step {
         let Some(recalled) = self.unstored.recall(node, now) else {
-            return next_step(node, &self.policies, now);
+            return next_step(node, &rules.policies, now);
         };
-        let step = next_step(&recalled, &self.policies, now);
+        let step = next_step(&recalled, &rules.policies, now);
         // A node that is being removed is left alone, and needs no record.
         if node.drain_facts.as_deref().is_some_and(is_removed) {
             return step;
@@ -106,25 +124,21 @@ impl Drains {
     /// Whether a drain is to go on evicting.
     pub(crate) fn is_draining(&self, node: &Node, session: &str, now: Timestamp) -> bool {
         let recalled = self.unstored.recall(node, now);
-        is_draining(recalled.as_ref().unwrap_or(node), session, &self.policies, now)
-    }
-
-    /// The policy of this name.
-    pub(crate) fn policy(&self, name: &str) -> Option<&Policy> {
-        self.policies.iter().find(|policy| &*policy.name == name)
+        is_draining(recalled.as_ref().unwrap_or(node), session, &self.rules().policies, now)
     }
 }
 
 impl NodeListener for Drains {
-    fn watched(&self) -> &Watched {
-        &self.watched
+    fn watched(&self) -> Arc<Watched> {
+        self.watched()
     }
 
     fn see(&self, node: &Node, now: Timestamp) {
         let recalled = self.unstored.recall(node, now);
         let Some(drain_facts) = &recalled.as_ref().unwrap_or(node).drain_facts else { return };
-        let record = Record::believed(drain_facts, &self.policies, now);
-        let plan = record.filter(|record| record.plans(drain_facts, &self.policies));
+        let policies = &self.rules.read_for().policies;
+        let record = Record::believed(drain_facts, policies, now);
+        let plan = record.filter(|record| record.plans(drain_facts, policies));
         self.node_budget.lock().see(&node.name, drain_facts, plan.as_ref());
     }
 
@@ -137,9 +151,10 @@ impl NodeListener for Drains {
         };
         let recalled = self.unstored.recall(node, now);
         self.unstored.forget(&node.name);
+        let policies = &self.rules().policies;
         if let Some(drain_facts) = recalled.as_ref().unwrap_or(node).drain_facts.as_deref()
-            && let Some(record) = Record::believed(drain_facts, &self.policies, now)
-            && record.plans(drain_facts, &self.policies)
+            && let Some(record) = Record::believed(drain_facts, policies, now)
+            && record.plans(drain_facts, policies)
             && record.phase == DrainPhase::Draining
             && leads
         {

@@ -14,7 +14,7 @@ use tracing::{debug, warn};
 
 use restraint::Restraints;
 
-use super::{Drains, evicts};
+use super::{DrainRules, Drains, evicts};
 use crate::backoff::Backoff;
 use crate::cluster::{Api, OwnerLookup, RequestError, StoredNode};
 use crate::drain::{Action, Change, PodPlan, Policy, Step};
@@ -200,7 +200,8 @@ impl DrainReconciler {
             return Ok(StepResult::Done);
         };
         // By what is known nothing may be requested at all: most nodes that wait for a cap end here.
-        match self.drains.step(&known, self.facts.clock.now()) {
+        let rules = self.drains.rules();
+        match self.drains.step(&rules, &known, self.facts.clock.now()) {
             Step::Rest | Step::Wait(_) => {
                 self.drains.node_budget.lock().withdraw(name);
                 return Ok(StepResult::Done);
@@ -209,7 +210,7 @@ impl DrainReconciler {
                 return Ok(StepResult::RetryAfter(UNTIL_RESUMED));
             }
             Step::Action(action @ Action::Begin { .. }) => {
-                let policy = self.drains.policy(action.policy());
+                let policy = rules.policy(action.policy());
                 if !policy.is_some_and(|policy| self.is_granted(&known, policy)) {
                     return Ok(StepResult::RetryAfter(UNTIL_ROOM));
                 }
@@ -223,14 +224,15 @@ impl DrainReconciler {
                 }
             }
         }
-        let Some(mut stored) = self.api.stored_node(name, &self.drains.watched).await? else {
+        let Some(mut stored) = self.api.stored_node(name, &self.drains.watched()).await? else {
             self.drains.node_budget.lock().give_back(name);
             return Ok(StepResult::Done);
         };
         for _ in 0..IN_A_ROW {
             self.facts.see_node(&mut stored.node);
             self.drains.settle(&stored.node, self.facts.clock.now());
-            let step = self.drains.step(&stored.node, self.facts.clock.now());
+            let rules = self.drains.rules();
+            let step = self.drains.step(&rules, &stored.node, self.facts.clock.now());
             if !evicts(&step) {
                 self.schedule.cancel_all_for_drain(name);
             }
@@ -254,7 +256,7 @@ impl DrainReconciler {
             }
             let what = action_name(&action);
             let counts = action.clone();
-            let result = self.execute(&stored, action).await;
+            let result = self.execute(&rules, &stored, action).await;
             if matches!(result, Ok(StepResult::Continue(_))) {
                 let now = Instant::now();
                 let mut restraints = self.restraints.entry(name.clone()).or_default();
@@ -279,7 +281,7 @@ impl DrainReconciler {
                 }
                 // Someone else has written to it: look again at once.
                 Err(_) if is_conflict => {
-                    match self.api.stored_node(name, &self.drains.watched).await? {
+                    match self.api.stored_node(name, &self.drains.watched()).await? {
                         Some(stored) => stored,
                         None => return Ok(StepResult::Done),
                     }
@@ -294,7 +296,7 @@ impl DrainReconciler {
                     // Others of the policy do not wait for the next try.
                     if is_beginning
                         && let Ok(Some(stored)) =
-                            self.api.stored_node(name, &self.drains.watched).await
+                            self.api.stored_node(name, &self.drains.watched()).await
                     {
                         self.drains.settle(&stored.node, self.facts.clock.now());
                     }
@@ -352,10 +354,11 @@ impl DrainReconciler {
 
     async fn execute(
         &self,
+        rules: &DrainRules,
         stored: &StoredNode,
         action: Action,
     ) -> Result<StepResult, RequestError> {
-        let policy = self.drains.policy(action.policy());
+        let policy = rules.policy(action.policy());
         match (action, policy) {
             (Action::Begin { claims, failures }, Some(policy)) => {
                 self.begin(stored, policy, claims, failures).await

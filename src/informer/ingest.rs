@@ -18,7 +18,7 @@ use crate::model::{Disruption, Node, NodeName, Pod, PodRef, Uid};
 /// Who has to know of every version of a node, in order: where drain policies are configured, the drains.
 pub(crate) trait NodeListener: Send + Sync {
     /// What it has to have read of a node.
-    fn watched(&self) -> &Watched;
+    fn watched(&self) -> Arc<Watched>;
     /// Takes in a version of a node, before it is stored.
     fn see(&self, node: &Node, now: Timestamp);
     /// Takes in that a node is gone.
@@ -87,7 +87,7 @@ impl Index for Nodes {
 
     fn apply(&mut self, object: &Bytes, by: Source) -> Result<Uid, DecodeError> {
         let watched = self.ingest.listener.as_ref().map(|listener| listener.watched());
-        let (mut node, flaws) = read_node(object, watched)?;
+        let (mut node, flaws) = read_node(object, watched.as_deref())?;
         node.zone = self.zones.read(object);
         let uid = node.uid;
         self.unread.see(uid, &node.name, &flaws);

@@ -40,6 +40,9 @@ const DRY_RUN_REASON: &str = "DryRun";
 /// What the messages of a dry run's events begin with.
 const DRY_RUN_MESSAGE: &str = "Dry run, nothing was done: ";
 
+/// Maximum length of a message about a configuration, in characters.
+const LONGEST_MESSAGE: usize = 1000;
+
 /// Counters of events. Clones share them.
 #[derive(Clone, Debug)]
 pub struct EventMetrics {
@@ -241,6 +244,15 @@ impl Recorder {
     /// The breaker is reset.
     pub fn breaker_reset(&self, namespace: &str, lease: &str, message: &str) {
         self.about_lease(namespace, lease, Reason::EvictionBreakerReset, "Evict", message);
+    }
+
+    /// A configuration file cannot be used, and the one before stays in force. The event is about the lease,
+    /// which is in the namespace of this process.
+    pub fn config_refused(&self, namespace: &str, lease: &str, message: &str) {
+        let message: String =
+            format!("{}: {message}", self.instance).chars().take(LONGEST_MESSAGE).collect();
+        let reason = Reason::ConfigurationRefused;
+        self.about_lease(namespace, lease, reason, "ReadConfiguration", &message);
     }
 
     /// Another controller evicts pods for NoExecute taints too. The event is about the lease.

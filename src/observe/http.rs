@@ -1,6 +1,7 @@
-//! `/livez`, `/readyz` and `/metrics`.
+//! `/livez`, `/readyz`, `/metrics` and `/debug/config`.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::State;
@@ -9,17 +10,20 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
 use axum::routing::get;
 use prometheus::{Registry, TextEncoder};
+use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use super::{Readiness, connections};
 
 /// What the endpoints show.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Endpoints {
     /// Counters for `/metrics`.
     pub registry: Registry,
     /// What `/readyz` waits for.
     pub readiness: Readiness,
+    /// The configuration in force, for `/debug/config`; `None` while the process still waits for its cluster.
+    pub config: Arc<dyn Fn() -> Option<Value> + Send + Sync>,
 }
 
 /// The address cannot be listened on.
@@ -48,6 +52,7 @@ pub async fn serve(
         .route("/livez", get(|| async { "ok\n" }))
         .route("/readyz", get(readyz))
         .route("/metrics", get(metrics))
+        .route("/debug/config", get(config))
         .with_state(endpoints);
     let task = tokio::spawn(connections::serve(listener, routes, stop));
     Ok((bound, task))
@@ -65,6 +70,19 @@ async fn readyz(State(endpoints): State<Endpoints>) -> (StatusCode, String) {
         text.push('\n');
     }
     (status, text)
+}
+
+async fn config(State(endpoints): State<Endpoints>) -> impl IntoResponse {
+    match (endpoints.config)() {
+        Some(config) => {
+            (StatusCode::OK, [(CONTENT_TYPE, "application/json")], format!("{config:#}\n"))
+        }
+        None => (
+            StatusCode::SERVICE_UNAVAILABLE,
+            [(CONTENT_TYPE, "text/plain")],
+            "no configuration is in force yet: this process waits for the API server\n".to_owned(),
+        ),
+    }
 }
 
 async fn metrics(State(endpoints): State<Endpoints>) -> impl IntoResponse {

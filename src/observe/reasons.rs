@@ -89,6 +89,8 @@ reasons! {
         GracePeriodCut,
         /// The clocks of this machine and the API server disagree.
         ClockSkew,
+        /// A configuration file cannot be used.
+        ConfigurationRefused,
         /// Another controller evicts pods for taints too.
         OtherTaintManager,
         /// Due evictions concern a large part of the nodes.

@@ -212,6 +212,7 @@ async fn prepare(
         dry_run: None,
         require_exclusive: false,
         settings: broken.policies(policies).into(),
+        file: None,
     };
     let wall = {
         let (clock, ahead) = (clock.clone(), Arc::clone(ahead));

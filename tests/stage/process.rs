@@ -187,6 +187,7 @@ impl Process {
             },
             require_exclusive: mode == Mode::Exclusive,
             settings,
+            file: None,
         };
         let wall = cluster.store().clock().clone();
         let surroundings = Surroundings {

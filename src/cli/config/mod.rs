@@ -5,7 +5,6 @@ mod draino;
 mod flags;
 mod migrate;
 mod source;
-mod summary;
 
 use std::io::Read as _;
 use std::path::{Path, PathBuf};

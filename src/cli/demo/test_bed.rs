@@ -338,6 +338,7 @@ async fn start(client: &Client, listen: SocketAddr, compat: Compat) -> anyhow::R
         dry_run: None,
         require_exclusive: false,
         settings: vec![policy()].into(),
+        file: None,
     };
     let cluster =
         Cluster { client: client.clone(), server: "the cluster in this process".to_owned() };

@@ -40,6 +40,8 @@ pub(in crate::cluster) enum End {
     Idle,
     /// The server's store went back in time: what it stores from now on has versions that were seen.
     Rewound,
+    /// A new list was asked for.
+    Asked,
     /// An event cannot be read. The same may come again: the server sends what follows the version
     /// that was seen last.
     Garbled(String),
@@ -58,6 +60,7 @@ impl End {
             Self::Expired => "expired",
             Self::Idle => "idle",
             Self::Rewound => "rewound",
+            Self::Asked => "asked",
             Self::Garbled(_) => "garbled",
             Self::Failed(_) => "failed",
         }

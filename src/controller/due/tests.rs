@@ -91,7 +91,7 @@ async fn held_by(holds: Vec<Box<dyn Hold>>, changed: Arc<Notify>) -> Bench {
     let shared = Arc::new(shared);
     shared.lead();
     let drains = shared.drains.as_ref().unwrap();
-    let requests = ApiRequests { api: api.clone(), watched: Some(Arc::clone(&drains.watched)) };
+    let requests = ApiRequests { api: api.clone(), drains: Some(Arc::clone(drains)) };
     let evictor = Arc::new(Evictor::new(
         shared.newest_facts(),
         requests,
@@ -135,7 +135,7 @@ impl Bench {
 
     /// Has the view catch up with the node.
     async fn see_node(&self) {
-        let watched = &self.shared.drains.as_ref().unwrap().watched;
+        let watched = &self.shared.drains.as_ref().unwrap().watched();
         let stored = self.api.stored_node(&node_name(), watched).await.unwrap().unwrap();
         self.shared.ingest().take_node(stored.node, Source::Watch);
     }

@@ -26,7 +26,7 @@ impl DrainReconciler {
     ) -> Result<StoredNode, RequestError> {
         match &self.facts.unwritten {
             Some(unwritten) => Ok(self.seen(stored, unwritten.patch(&stored.node, patch))),
-            None => self.api.patch_node_drain(stored, patch, &self.drains.watched).await,
+            None => self.api.patch_node_drain(stored, patch, &self.drains.watched()).await,
         }
     }
 
@@ -39,7 +39,7 @@ impl DrainReconciler {
         match &self.facts.unwritten {
             Some(unwritten) => Ok(self.seen(stored, unwritten.mark(&stored.node, scheduled))),
             None => {
-                let (now, watched) = (self.facts.clock.now(), &self.drains.watched);
+                let (now, watched) = (self.facts.clock.now(), &self.drains.watched());
                 self.api.mark_scheduled(stored, scheduled, message, now, watched).await
             }
         }

@@ -135,12 +135,13 @@ impl DrainReconciler {
     pub(super) fn taints(&self, stored: &StoredNode, change: &mut Change) -> Option<Vec<Value>> {
         let now = self.facts.clock.now();
         let known = self.known(stored);
-        let record = known.and_then(|known| Record::believed(&known, &self.drains.policies, now));
+        let rules = self.drains.rules();
+        let record = known.and_then(|known| Record::believed(&known, &rules.policies, now));
         let had = record.and_then(|record| record.taint);
         let wanted = match &mut change.record {
             Some(record) if record.cordon == Cordon::Ours => {
                 if change.unschedulable == Some(true) {
-                    let policy = self.drains.policy(record.policy());
+                    let policy = rules.policy(record.policy());
                     record.taint = policy.and_then(|policy| policy.status_taint.clone());
                     record.taint.clone()
                 } else {

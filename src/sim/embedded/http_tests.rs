@@ -564,7 +564,8 @@ async fn ostrakon_lists_and_watches_in_protobuf_streamed_and_in_pages() {
         let api = cluster::Api::new(cluster.client(), metrics.clone());
         let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
         let index = Told { decoder: PodDecoder::default(), tell };
-        let watching = tokio::spawn(watch::run(api, metrics, index, 1, || ()));
+        let watching =
+            tokio::spawn(watch::run(api, metrics, index, 1, watch::Relist::default(), || ()));
         let mut next = async || soon(told.recv()).await.expect("the watch ended");
         assert_eq!(next().await, "List: default/a on n1");
         assert_eq!(next().await, "1 in all");

@@ -231,7 +231,7 @@ async fn play_while<D: Future<Output = ()>>(
     let count = Arc::clone(&synced);
     let start = Instant::now();
     let done = does(api.clone());
-    let running = run(api, metrics, log.clone(), 1, move || *count.lock() += 1);
+    let running = run(api, metrics, log.clone(), 1, Relist::default(), move || *count.lock() += 1);
     let _ = timeout(Duration::from_secs(seconds), futures::future::join(done, running)).await;
     let requests = server.requests.lock();
     let since_start = |when: &Instant| (*when - start).as_secs();

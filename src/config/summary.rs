@@ -1,11 +1,29 @@
-//! What a configuration means for evictions, as rows of a key and a text.
+//! What a configuration means, as rows of a key and a text: the report of `config check`, and what a running
+//! controller shows of the configuration in force.
 
-use crate::config::{Orphans, Settings};
+use jiff::Timestamp;
+use serde_json::{Map, Value, json};
+
+pub use super::policy_summary::policy;
+use super::{Orphans, Settings};
 use crate::drain::format_duration;
-use crate::evict::{BreakerMode, BreakerRules, RateLimit, TaintMethod, TaintRule};
+use crate::evict::{BreakerMode, BreakerRules, Ramp, RateLimit, TaintMethod, TaintRule};
+
+/// All settings as JSON, with the keys `evictions` and `policies`.
+pub fn json(settings: &Settings, now: Timestamp) -> Map<String, Value> {
+    let rows = |rows: Vec<(&str, String)>| -> Value {
+        rows.into_iter().map(|(key, value)| json!({ "key": key, "value": value })).collect()
+    };
+    let policies = settings.policies.iter();
+    let policies =
+        policies.map(|it| json!({ "name": &*it.name, "summary": rows(policy(it, now)) }));
+    let policies: Value = policies.collect();
+    let evictions = rows(evictions(settings));
+    Map::from_iter([("evictions".to_owned(), evictions), ("policies".to_owned(), policies)])
+}
 
 /// The settings besides the drain policies.
-pub(super) fn rows(settings: &Settings) -> Vec<(&'static str, String)> {
+pub fn evictions(settings: &Settings) -> Vec<(&'static str, String)> {
     let Settings { taint_rules, orphans, limits, breaker, zone_label, .. } = settings;
     let mut rows: Vec<_> = taint_rules.iter().map(|rule| ("taint", taint(rule))).collect();
     let is_for_all = |rule: &TaintRule| &*rule.key == "*" && rule.value.is_none();
@@ -19,7 +37,14 @@ pub(super) fn rows(settings: &Settings) -> Vec<(&'static str, String)> {
     if let Some(limit) = limits.zone {
         rows.push(("limit", format!("{} of the nodes with the same {zone_label}", rate(limit))));
     }
-    let ramp = match limits.ramp {
+    rows.push(("ramp", ramp(limits.ramp)));
+    rows.push(("breaker", trips(breaker)));
+    rows.push(("orphans", kept(*orphans).to_owned()));
+    rows
+}
+
+pub(super) fn ramp(ramp: Option<Ramp>) -> String {
+    match ramp {
         Some(ramp) => format!(
             "{} nodes, or {}% if that is more, at full speed within {}; then a node every {}",
             ramp.nodes,
@@ -28,18 +53,17 @@ pub(super) fn rows(settings: &Settings) -> Vec<(&'static str, String)> {
             format_duration(ramp.interval)
         ),
         None => "none: any number of nodes at full speed".to_owned(),
-    };
-    rows.push(("ramp", ramp));
-    rows.push(("breaker", trips(breaker)));
-    let orphans = match orphans {
-        Orphans::Keep => "nodes of a policy that is gone stay cordoned, and are reported",
-        Orphans::Uncordon => "nodes of a policy that is gone are uncordoned",
-    };
-    rows.push(("orphans", orphans.to_owned()));
-    rows
+    }
 }
 
-fn taint(rule: &TaintRule) -> String {
+pub(super) fn kept(orphans: Orphans) -> &'static str {
+    match orphans {
+        Orphans::Keep => "nodes of a policy that is gone stay cordoned, and are reported",
+        Orphans::Uncordon => "nodes of a policy that is gone are uncordoned",
+    }
+}
+
+pub(super) fn taint(rule: &TaintRule) -> String {
     let taint = match &rule.value {
         Some(value) => format!("{}={value}", rule.key),
         None => rule.key.to_string(),
@@ -57,13 +81,13 @@ fn taint(rule: &TaintRule) -> String {
     format!("{taint} (rule {}): {then}{limit}", rule.name)
 }
 
-fn rate(RateLimit { pods, per, burst }: RateLimit) -> String {
+pub(super) fn rate(RateLimit { pods, per, burst }: RateLimit) -> String {
     let many = if pods == 1 { "pod" } else { "pods" };
     let burst = if burst == pods { String::new() } else { format!(", {burst} at once") };
     format!("at most {pods} {many} in {}{burst}", format_duration(per))
 }
 
-fn trips(rules: &BreakerRules) -> String {
+pub(super) fn trips(rules: &BreakerRules) -> String {
     let then = match rules.mode {
         BreakerMode::Off => return "off".to_owned(),
         BreakerMode::Observe => "is only reported",
