@@ -13,6 +13,7 @@ use super::run::namespace;
 use super::{Usage, duration, print};
 use crate::clock::system_time;
 use crate::cluster::{Api, Lease, Metrics, RequestError, connect};
+use crate::evict::BreakerHold;
 use crate::leader::LEASE;
 use crate::model::{Pause, Resumption, later};
 
@@ -46,19 +47,28 @@ pub(super) struct PauseArguments {
     target: Target,
 }
 
-/// End a pause
+/// End a pause, or reset the breaker
 ///
 /// What came due during the pause is evicted now, unless its taint is gone. Needs the rights
 /// get and patch on the lease. The same without this program:
 ///
 ///   kubectl annotate lease -n kube-system ostrakon ostrakon.dev/pause-
+///
+/// With --breaker, what the breaker holds goes on at the pace of the limits, and what has come
+/// due until now does not count for it again. A pause stays. The same without this program:
+///
+///   kubectl annotate lease -n kube-system ostrakon --overwrite ostrakon.dev/breaker-reset="why"
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 #[allow(clippy::doc_markdown, reason = "it is the help, too")]
 pub(super) struct ResumeArguments {
-    /// Why, for the log and the event
-    #[arg(long, value_name = "TEXT")]
+    /// Why, for the log and the event; required with --breaker
+    #[arg(long, value_name = "TEXT", required_if_eq("breaker", "true"))]
     reason: Option<String>,
+
+    /// Reset the breaker, and end no pause
+    #[arg(long)]
+    breaker: bool,
 
     #[command(flatten)]
     target: Target,
@@ -105,6 +115,9 @@ pub(super) fn pause(arguments: &PauseArguments) -> anyhow::Result<()> {
 
 /// Ends a pause.
 pub(super) fn resume(arguments: &ResumeArguments) -> anyhow::Result<()> {
+    if arguments.breaker {
+        return reset_breaker(arguments);
+    }
     arguments.target.run(async |lease| {
         let stored = lease.read().await?;
         let now = lease.now().await;
@@ -117,6 +130,31 @@ pub(super) fn resume(arguments: &ResumeArguments) -> anyhow::Result<()> {
         lease.annotate(Resumption::ANNOTATION, Some(&resumption.format())).await?;
         let stored = lease.annotate(Pause::ANNOTATION, None).await?;
         Ok(resumed_text(&pause, &stored, now))
+    })
+}
+
+/// Resets the breaker.
+fn reset_breaker(arguments: &ResumeArguments) -> anyhow::Result<()> {
+    let reason = arguments.reason.clone().unwrap_or_default();
+    if reason.trim().is_empty() {
+        return Err(Usage("--reason is empty; write why the breaker is reset".to_owned()).into());
+    }
+    arguments.target.run(async |lease| {
+        let stored = lease.read().await?;
+        let now = lease.now().await;
+        if !stored.annotations.contains_key(BreakerHold::ANNOTATION) {
+            let annotation = BreakerHold::ANNOTATION;
+            return Ok(format!("the breaker has not tripped: lease {lease} has no {annotation}\n"));
+        }
+        let by = lease.who().await;
+        // It has the form of a pause: who, why, since when.
+        let reset = Pause { reason, by, since: Some(now), until: None };
+        let stored = lease.annotate(BreakerHold::RESET, Some(&reset.format())).await?;
+        Ok(format!(
+            "the breaker is reset\n{}\nwhat it held is evicted at the pace of the limits; \
+             ostrakon_breaker_tripped is 0 then, and the lease has an event EvictionBreakerReset\n",
+            leader_text(&stored, now)
+        ))
     })
 }
 

@@ -64,6 +64,8 @@ pub(crate) struct News {
 impl BreakerHold {
     /// The annotation of the lease that holds where it has tripped.
     pub(crate) const ANNOTATION: &str = BreakerRecord::ANNOTATION;
+    /// The annotation of the lease by which people reset it.
+    pub(crate) const RESET: &str = BreakerRecord::RESET;
 
     /// Nothing has tripped, and nobody leads.
     pub fn new(
