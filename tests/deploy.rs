@@ -16,6 +16,9 @@ use ostrakon::cluster::Permission;
 use ostrakon::{leader, preflight};
 use serde::de::DeserializeOwned;
 
+/// Everything that a run may have to do.
+const ALL: preflight::Tasks = preflight::Tasks { drains: true, evicts: true, deletes: true };
+
 fn manifest<T: DeserializeOwned>(file: &str) -> T {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("deploy/kustomize/base").join(file);
     let text = std::fs::read_to_string(&path).unwrap();
@@ -79,6 +82,25 @@ fn the_component_for_pauses_grants_the_one_lease_to_nobody_by_itself() {
     assert_eq!(std::fs::read_dir(folder).unwrap().count(), 2, "there is no binding");
 }
 
+#[test]
+fn the_components_for_rules_grant_exactly_what_they_need_and_evict_only_takes_deletions_away() {
+    let role: ClusterRole = manifest("../components/evict/clusterrole.yaml");
+    assert_grants_exactly(&role.rules.unwrap(), preflight::rule_permissions());
+    let binding: ClusterRoleBinding = manifest("../components/evict/clusterrolebinding.yaml");
+    assert_eq!(Some(&binding.role_ref.name), role.metadata.name.as_ref());
+    let base: ClusterRoleBinding = manifest("clusterrolebinding.yaml");
+    assert_eq!(binding.subjects, base.subjects);
+
+    // A patch replaces the whole list of rules.
+    let patch: ClusterRole = manifest("../components/evict-only/clusterrole.yaml");
+    let base: ClusterRole = manifest("clusterrole.yaml");
+    assert_eq!(patch.metadata.name, base.metadata.name);
+    assert_grants_exactly(&patch.rules.unwrap(), &preflight::permissions_without_deletions());
+    let deletes = preflight::permissions().iter().filter(|right| right.verb == "delete");
+    assert_eq!(deletes.count(), 1);
+    assert!(preflight::rule_permissions().iter().all(|right| right.verb != "delete"));
+}
+
 fn assert_grants_exactly(rules: &[PolicyRule], needed: &[Permission]) {
     let granted: Vec<String> = rules.iter().flat_map(rights).collect();
     let distinct: BTreeSet<String> = granted.iter().cloned().collect();
@@ -90,7 +112,7 @@ fn assert_grants_exactly(rules: &[PolicyRule], needed: &[Permission]) {
 fn a_dry_run_has_rights_to_read_and_no_others() {
     let role: ClusterRole = manifest("../dry-run/clusterrole.yaml");
     let rules = role.rules.unwrap();
-    assert_grants_exactly(&rules, &preflight::dry_run_permissions(true, false));
+    assert_grants_exactly(&rules, &preflight::dry_run_permissions(ALL, false));
     let lease: Role = manifest("../dry-run/role.yaml");
     let leases = lease.rules.unwrap();
     for rule in rules.iter().chain(&leases) {

@@ -18,6 +18,7 @@ use super::breaker_reports::BreakerReports;
 use super::config_metrics::ConfigMetrics;
 use super::failure::{Failed, StartError, ended, flatten};
 use super::holds::{Limiters, holds};
+use super::ignored_taints;
 use super::in_force::{InForce, Loaded};
 use super::pause_metrics;
 use super::pause_reports::PauseReports;
@@ -163,6 +164,7 @@ impl Prepared {
             evict::register_limits(registry, &schedule.due, &limiters.rates, &limiters.ramp)?;
             evict::register_breaker(registry, &limiters.breaker)?;
         }
+        ignored_taints::register(registry, facts)?;
         let evict_metrics = evict::Metrics::register(registry, &schedule.backlog)?;
         other_managers::register(registry, &shared.others)?;
         let leader_metrics = leader::Metrics::register(registry, !elects && dry_run.is_none())?;
@@ -172,7 +174,8 @@ impl Prepared {
         let mut skew = Skew::register(registry, recorder.clone(), lease)?;
 
         let (server, wait) = (&cluster.server, config.api_server_wait);
-        preflight::check(&api, server, namespace, drains, dry_run, wait).await?;
+        let tasks = preflight::Tasks::of(&config.settings);
+        preflight::check(&api, server, namespace, tasks, dry_run, wait).await?;
         let wall = Arc::clone(&surroundings.wall);
         let loaded = Loaded {
             settings: config.settings.clone(),

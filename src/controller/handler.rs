@@ -9,6 +9,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tokio::time::Instant;
 
+use super::ignored_taints::IgnoredTaints;
 use super::newest_facts::verdict;
 use crate::cluster::NodeFacts;
 use crate::config::Compat;
@@ -38,6 +39,7 @@ pub(super) struct Decider {
     pub records: Arc<TimedQueue<NodeName, ()>>,
     pub drains: Option<Arc<Drains>>,
     pub others: Arc<OtherManagers>,
+    pub ignored: Arc<IgnoredTaints>,
     pub recorder: Recorder,
 }
 
@@ -73,6 +75,7 @@ impl Handler for Decider {
             let node = facts.node.as_deref();
             self.decide(pod, |running| verdict(&self.facts, pod, node, &facts.anchors, running));
         }
+        self.ignored.look_at(name, &facts, &self.facts, &self.recorder);
         if let Some(node) = &facts.node
             && concerns_record(node, &facts.anchors, self.facts.compat)
         {

@@ -179,9 +179,9 @@ impl InForce {
         }
         let changes = changes(&old.settings, &settings);
         if !changes.is_empty() {
-            let drains = !settings.policies.is_empty();
+            let tasks = preflight::Tasks::of(&settings);
             let Self { api, server, dry_run, .. } = self;
-            preflight::check(api, server, None, drains, *dry_run, ANSWERS_WITHIN)
+            preflight::check(api, server, None, tasks, *dry_run, ANSWERS_WITHIN)
                 .await
                 .map_err(|error| Fault::Cluster(error.to_string()))?;
             self.prepare(&old.settings, &settings).await?;

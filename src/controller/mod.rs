@@ -20,6 +20,7 @@ mod failure;
 mod file_watch;
 mod handler;
 mod holds;
+mod ignored_taints;
 mod in_force;
 mod newest_facts;
 mod pause_metrics;

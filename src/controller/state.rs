@@ -10,6 +10,7 @@ use prometheus::Registry;
 use super::Shadowing;
 use super::handler::Decider;
 use super::holds::Limiters;
+use super::ignored_taints::IgnoredTaints;
 use super::newest_facts::NewestFacts;
 use crate::clock_watch::KeptTime;
 use crate::config::Settings;
@@ -34,6 +35,8 @@ pub(super) struct Shared {
     pub drains: Option<Arc<Drains>>,
     /// Other controllers that evict for taints.
     pub others: Arc<OtherManagers>,
+    /// Taints that rules ignore.
+    pub ignored: Arc<IgnoredTaints>,
     pub recorder: Recorder,
     /// Whether everything harmful is paused.
     pub pauses: Arc<Pauses>,
@@ -62,6 +65,7 @@ impl Shared {
             schedule: Arc::new(schedule),
             records: Arc::default(),
             drains: None,
+            ignored: Arc::default(),
             recorder,
             pauses,
             limiters: None,
@@ -106,7 +110,7 @@ impl Shared {
 
     /// Decides about what is in the work queues.
     pub(super) fn decider(&self) -> Decider {
-        let Self { facts, queues, schedule, records, drains, others, recorder, .. } = self;
+        let Self { facts, queues, schedule, records, drains, others, ignored, recorder, .. } = self;
         Decider {
             facts: Arc::clone(facts),
             queues: Arc::clone(queues),
@@ -114,6 +118,7 @@ impl Shared {
             records: Arc::clone(records),
             drains: drains.clone(),
             others: Arc::clone(others),
+            ignored: Arc::clone(ignored),
             recorder: recorder.clone(),
         }
     }
@@ -187,6 +192,7 @@ impl Shared {
         self.others.stand_by();
         self.schedule.clear();
         self.records.clear();
+        self.ignored.forget();
         if let Some(drains) = &self.drains {
             drains.forget_work();
         }

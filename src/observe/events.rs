@@ -267,6 +267,11 @@ impl Recorder {
         self.send("default", DRAIN_COMPONENT, Reason::OtherTaintManager, content);
     }
 
+    /// A taint of a node is not acted on.
+    pub fn about_taint(&self, event: &NodeEvent<'_>) {
+        self.node(event, "IgnoreTaint", COMPONENT);
+    }
+
     /// Something happened to a node that is cordoned or drained.
     pub fn about_node(&self, event: &NodeEvent<'_>) {
         self.node(event, "Drain", DRAIN_COMPONENT);

@@ -29,6 +29,8 @@ reasons! {
     Normal {
         /// A pod is evicted for a taint, or its countdown was cancelled; upstream's reason.
         TaintManagerEviction,
+        /// A rule ignores a taint of a node.
+        TaintIgnored,
         /// A pod is evicted for a drain.
         DrainEviction,
         /// A node is about to be cordoned; draino's reason, as the next ones of cordons and drains.

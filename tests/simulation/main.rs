@@ -32,6 +32,11 @@
 //! where the policy drains the rest, that no drain ends before all went that may go (P2), and that a
 //! cordon is given back only where the policy wants that, and for a pod that cannot go (P6).
 //!
+//! In a fourth kind, there are rules for taints, and a budget that allows nothing comes and goes. There the
+//! observer checks besides that no pod is deleted before its taints' rules allow it, nor evicted for an
+//! ignored taint (P1), and that it is deleted at the moment from which its budget is not respected any
+//! more, whoever leads (P3).
+//!
 //! In one of four stories somebody pauses and resumes, with odd text too: while a pause is stored and a
 //! replica must have read it, nothing is evicted or cordoned (P5), and no replica removes it (P6).
 //!
@@ -60,6 +65,8 @@ use story::{Subject, play, twins};
 
 /// Stories in the test command.
 const SEEDS: u64 = 10_000;
+/// Those of rules for taints.
+const RULE_SEEDS: u64 = 2_000;
 /// Those of drains.
 const DRAIN_SEEDS: u64 = 3_000;
 /// Those of budgets and protections.
@@ -75,6 +82,13 @@ fn number(variable: &str) -> Option<u64> {
 fn no_story_breaks_a_promise() {
     let (stories, Sum { evicted, writers, pauses, .. }) = tell(Subject::Taints, SEEDS);
     assert!(stories == 1 || pauses > stories / 4, "somebody must pause: {pauses}");
+    assert!(stories == 1 || evicted > stories, "the stories must be about something: {evicted}");
+    assert!(stories == 1 || writers > stories, "leaders must change: {writers}");
+}
+
+#[test]
+fn no_story_of_rules_breaks_a_promise() {
+    let (stories, Sum { evicted, writers, .. }) = tell(Subject::Rules, RULE_SEEDS);
     assert!(stories == 1 || evicted > stories, "the stories must be about something: {evicted}");
     assert!(stories == 1 || writers > stories, "leaders must change: {writers}");
 }
@@ -214,7 +228,7 @@ fn hostile_parties_change_nothing_for_others() {
 
 #[test]
 fn the_same_seed_tells_the_same_story() {
-    for subject in [Subject::Taints, Subject::Drains, Subject::Budgets] {
+    for subject in [Subject::Taints, Subject::Rules, Subject::Drains, Subject::Budgets] {
         // Story 144 went one way or the other by the order in which watches that were cut were woken.
         for seed in (0..10).chain([144]) {
             let told = || play(subject, seed, Broken::Nothing);

@@ -7,10 +7,15 @@ mod between;
 
 pub(crate) use between::Between;
 
-use ostrakon::config::{Compat, Election};
-use ostrakon::drain::{Policy, Undrainable};
+use std::time::Duration;
 
+use ostrakon::config::{Compat, Election, Settings};
+use ostrakon::drain::{Policy, Undrainable};
+use ostrakon::taint::TaintMethod;
+
+use crate::observer::rules::Rules;
 use crate::story::Subject;
+use crate::story::rules::as_configured;
 
 /// What is wrong with both replicas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +45,12 @@ pub(crate) enum Broken {
     OtherWords,
     /// P7: an event about drains has another reason.
     OtherDrainWords,
+    /// P1: pods are deleted whose rule respects their budgets.
+    IgnoresBudgets,
+    /// P1: pods are deleted before the time is over for which their budgets are respected.
+    DeletesTooEarly,
+    /// P1: pods are evicted for taints that are ignored.
+    EvictsIgnored,
     /// P1: a drain evicts what the policy leaves.
     EvictsProtected,
     /// P1: an eviction that a drain has decided is carried out some time later, whatever has become of
@@ -62,7 +73,10 @@ pub(crate) enum Broken {
 }
 
 impl Broken {
-    pub(crate) const ALL: [Self; 21] = [
+    pub(crate) const ALL: [Self; 24] = [
+        Self::IgnoresBudgets,
+        Self::DeletesTooEarly,
+        Self::EvictsIgnored,
         Self::IgnoresUid,
         Self::TrustsTimers,
         Self::ForgetsFailures,
@@ -90,9 +104,13 @@ impl Broken {
     pub(crate) fn promise(self) -> &'static str {
         match self {
             Self::Nothing => "",
-            Self::IgnoresUid | Self::TrustsTimers | Self::EvictsProtected | Self::TrustsOrders => {
-                "P1"
-            }
+            Self::IgnoresUid
+            | Self::TrustsTimers
+            | Self::IgnoresBudgets
+            | Self::DeletesTooEarly
+            | Self::EvictsIgnored
+            | Self::EvictsProtected
+            | Self::TrustsOrders => "P1",
             Self::ForgetsFailures
             | Self::ForgetsDrains
             | Self::TrustsForecasts
@@ -119,6 +137,7 @@ impl Broken {
             | Self::UncordonsForeign
             | Self::OtherDrainWords => Subject::Drains,
             Self::TrustsForecasts | Self::ForgetsHeld => Subject::Budgets,
+            Self::IgnoresBudgets | Self::DeletesTooEarly | Self::EvictsIgnored => Subject::Rules,
             _ => Subject::Taints,
         }
     }
@@ -133,8 +152,26 @@ impl Broken {
         (self != Self::DoesNotElect).then_some(election)
     }
 
+    /// What it is configured with, where the observer goes by `policies` and `rules`.
+    pub(crate) fn settings(self, policies: &[Policy], rules: &Rules) -> Settings {
+        let mut taint_rules = as_configured(rules);
+        for rule in &mut taint_rules {
+            match (self, &mut rule.method) {
+                (Self::IgnoresBudgets, method @ TaintMethod::Evict) => {
+                    *method = TaintMethod::Delete
+                }
+                (Self::DeletesTooEarly, TaintMethod::EvictThenDelete { after }) => {
+                    *after -= Duration::from_secs(3);
+                }
+                (Self::EvictsIgnored, method @ TaintMethod::Ignore) => *method = TaintMethod::Evict,
+                _ => {}
+            }
+        }
+        Settings { taint_rules, ..self.policies(policies).into() }
+    }
+
     /// The policies that it goes by, where the observer goes by `policies`.
-    pub(crate) fn policies(self, policies: &[Policy]) -> Vec<Policy> {
+    fn policies(self, policies: &[Policy]) -> Vec<Policy> {
         let mut policies = policies.to_vec();
         for policy in &mut policies {
             match self {

@@ -4,18 +4,19 @@
 mod claims;
 pub(super) mod drains;
 mod pauses;
+pub(super) mod rules;
 pub(super) mod words;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use ostrakon::sim::embedded::{Audited, Change, Operation, Resource, Verb};
-use ostrakon::sim::tolerations::{self, Due, Tolerance, Toleration};
 use serde_json::Value;
 
 use claims::Claims;
 pub(super) use drains::Drains;
 use pauses::Pauses;
+use rules::{Fate as Becomes, Rules};
 
 use super::story::hostile::{NODE, TENANT};
 use crate::time::noon;
@@ -127,6 +128,8 @@ pub(super) struct Observer {
     /// UIDs of the pods that controllers have deleted, without those of hostile parties.
     deleted: BTreeSet<String>,
     writers: Vec<String>,
+    /// How pods are evicted for taints.
+    pub(super) rules: Rules,
     /// What belongs to stories of drains only.
     pub(super) drains: Option<Drains>,
 }
@@ -271,7 +274,7 @@ impl Observer {
                 self.rightly_deleted(&who, sent, now, operation, &changes);
             }
             (Some(Resource::Pods), Verb::Create) => {
-                self.rightly_evicted(&who, sent, now, &changes);
+                self.rightly_evicted(&who, sent, now, operation, &changes);
             }
             (Some(Resource::Pods), Verb::Patch) => self.as_upstream_marks(&body),
             (Some(Resource::Events), _) if !words::is_known_event(&body) => {
@@ -293,10 +296,28 @@ impl Observer {
         }
     }
 
-    /// P1: what a drain evicts it may evict.
-    fn rightly_evicted(&mut self, who: &str, sent: f64, now: f64, changes: &[Change]) {
+    /// P1: what a drain evicts it may evict, and what is evicted for a taint is due.
+    fn rightly_evicted(
+        &mut self,
+        who: &str,
+        sent: f64,
+        now: f64,
+        operation: &Operation,
+        changes: &[Change],
+    ) {
         let Some(change) = result(changes) else { return };
         self.evicted += 1;
+        let uid = text(&change.current, "/metadata/uid");
+        if self.drains.is_none() && !self.rules.0.is_empty() {
+            self.deleted.insert(uid.to_owned());
+            if !self.is_right(Becomes::Due, who, uid, sent, operation) {
+                self.breach(format!(
+                    "P1: {who} evicts {} ({uid}), which was not due at {sent:.3}",
+                    operation.name
+                ));
+            }
+            return;
+        }
         let right = match &mut self.drains {
             Some(drains) => drains.evicted_pod(who, sent, now, &change.current),
             None => Err(format!("P1: {who} drains, and no policy asks for it")),
@@ -367,11 +388,7 @@ impl Observer {
             return;
         }
         self.deleted.insert(uid.to_owned());
-        let read = self.reads.get(&(who.to_owned(), operation.name.clone())).copied();
-        // Who sees everything at once has no excuse.
-        let shared = if self.calm { 0.0 } else { SHARED };
-        let pod_window = (sent - read.unwrap_or(sent)).max(shared);
-        if self.condemned(uid, sent, pod_window, shared) {
+        if self.is_right(Becomes::Deleted, who, uid, sent, operation) {
             return;
         }
         let of_a_drain = match &mut self.drains {
@@ -384,6 +401,22 @@ impl Observer {
                 operation.name
             ));
         }
+    }
+
+    /// Whether this could become of the pod when the request was sent, by all that can have been known.
+    fn is_right(
+        &self,
+        fate: Becomes,
+        who: &str,
+        uid: &str,
+        sent: f64,
+        operation: &Operation,
+    ) -> bool {
+        let read = self.reads.get(&(who.to_owned(), operation.name.clone())).copied();
+        // Who sees everything at once has no excuse.
+        let shared = if self.calm { 0.0 } else { SHARED };
+        let pod_window = (sent - read.unwrap_or(sent)).max(shared);
+        self.condemned(fate, uid, sent, pod_window, shared)
     }
 
     /// P6: of a node a controller changes one annotation, of a pod one condition and that it goes.
@@ -431,7 +464,14 @@ impl Observer {
 
     /// Whether any state of the pod within `pod_window` before `now`, on any state of its node
     /// within a second, condemned it.
-    fn condemned(&self, uid: &str, now: f64, pod_window: f64, node_window: f64) -> bool {
+    fn condemned(
+        &self,
+        fate: Becomes,
+        uid: &str,
+        now: f64,
+        pod_window: f64,
+        node_window: f64,
+    ) -> bool {
         let Some(pods) = self.pods.get(uid) else { return false };
         let recent = |from: f64, next: Option<f64>, window: f64| {
             from <= now && next.is_none_or(|next| next >= now - window)
@@ -444,20 +484,23 @@ impl Observer {
                         && node
                             .taints
                             .as_ref()
-                            .and_then(|taints| deadline(taints, pod, |taint| taint.earliest))
+                            .and_then(|taints| {
+                                self.rules.moment(fate, taints, pod, |taint| taint.earliest)
+                            })
                             .is_some_and(|deadline| deadline <= now + 1e-3)
                 })
         })
     }
 
     /// The pods that are there although they had to go before `moment`, by what is stored: P2 and
-    /// P3. Returns the first of them.
-    pub(super) fn overdue(&self, moment: f64) -> Option<String> {
+    /// P3. Returns the first of them. Those that only wait for their budgets count if it is `Due` that is
+    /// asked.
+    pub(super) fn overdue(&self, fate: Becomes, moment: f64) -> Option<String> {
         self.pods.iter().find_map(|(uid, states)| {
             let pod = states.last().filter(|pod| !pod.going)?;
             let taints = self.nodes.get(&pod.node)?.last()?.taints.as_ref()?;
             let from = self.nodes[&pod.node].last()?.from.max(pod.from);
-            let due = deadline(taints, pod, |taint| taint.latest)?.max(from);
+            let due = self.rules.moment(fate, taints, pod, |taint| taint.latest)?.max(from);
             (due < moment).then(|| format!("pod {} ({uid}) was due at {due:.3}", self.names[uid]))
         })
     }
@@ -545,23 +588,6 @@ fn result(changes: &[Change]) -> Option<&Change> {
         change.resource == Resource::Pods
             && (change.deleted || change.current.pointer("/metadata/deletionTimestamp").is_some())
     })
-}
-
-/// When a pod has to go from a node with these taints; `None`: never.
-fn deadline(taints: &[Taint], pod: &PodState, since: impl Fn(&Taint) -> f64) -> Option<f64> {
-    let tolerations = || pod.tolerations.iter().map(|t| (Toleration::of(&t.stored), t.seconds));
-    #[allow(clippy::cast_precision_loss)] // Minutes at most.
-    let plus = |from, seconds| from + seconds as f64;
-    let of_taint = |taint: &Taint| {
-        let (key, value) = (taint.key.as_str(), taint.value.as_str());
-        let as_stored = tolerations::Taint { key, value, effect: "NoExecute" };
-        match Tolerance::of(tolerations(), &as_stored).due(since(taint), pod.bound, plus) {
-            Due::Never => None,
-            Due::AtOnce => Some(f64::MIN),
-            Due::At(due) => Some(due),
-        }
-    };
-    taints.iter().filter_map(of_taint).min_by(f64::total_cmp)
 }
 
 /// The first sight of a taint, as the node's record has it.

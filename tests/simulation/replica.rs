@@ -8,9 +8,8 @@ use std::time::Duration;
 use jiff::SignedDuration;
 use ostrakon::clock::Clock;
 use ostrakon::cluster::Cluster;
-use ostrakon::config::{Config, Election};
+use ostrakon::config::{Config, Election, Settings};
 use ostrakon::controller::{Hands, Prepared, Surroundings};
-use ostrakon::drain::Policy;
 use ostrakon::leader::{Identity, Times};
 use ostrakon::observe::Readiness;
 use ostrakon::sim::embedded::Embedded;
@@ -64,7 +63,7 @@ impl Replica {
         cluster: &Embedded,
         index: u64,
         broken: Broken,
-        policies: &[Policy],
+        settings: Settings,
     ) -> Self {
         let (commands, receiver) = mpsc::unbounded_channel();
         let ahead = Arc::new(AtomicI64::new(0));
@@ -76,7 +75,7 @@ impl Replica {
             ahead: Arc::clone(&ahead),
             working: Arc::clone(&working),
             served: Arc::clone(&served),
-            policies: policies.to_vec(),
+            settings,
         };
         tokio::task::spawn_local(live(life, receiver));
         Self { commands, ahead, working, served }
@@ -120,11 +119,11 @@ struct Life {
     ahead: Arc<AtomicI64>,
     working: Arc<Mutex<String>>,
     served: Arc<Mutex<Registry>>,
-    policies: Vec<Policy>,
+    settings: Settings,
 }
 
 async fn live(life: Life, mut commands: mpsc::UnboundedReceiver<End>) {
-    let Life { cluster, index, broken, ahead, working, served, policies } = life;
+    let Life { cluster, index, broken, ahead, working, served, settings } = life;
     let mut pod = 0;
     for generation in 0_u64.. {
         let identity = format!("r{index}_{pod}_{generation:08x}");
@@ -132,7 +131,7 @@ async fn live(life: Life, mut commands: mpsc::UnboundedReceiver<End>) {
         let alive = Arc::new(AtomicBool::new(true));
         let begun = async {
             loop {
-                match prepare(&cluster, &identity, &alive, &ahead, broken, &policies).await {
+                match prepare(&cluster, &identity, &alive, &ahead, broken, &settings).await {
                     Some(prepared) => break prepared,
                     None => sleep(RESTART).await,
                 }
@@ -194,7 +193,7 @@ async fn prepare(
     alive: &Arc<AtomicBool>,
     ahead: &Arc<AtomicI64>,
     broken: Broken,
-    policies: &[Policy],
+    settings: &Settings,
 ) -> Option<(Prepared, Registry)> {
     let clock = cluster.store().clock().clone();
     let client = Between::new(cluster, broken, identity, alive).client();
@@ -211,7 +210,7 @@ async fn prepare(
         instance: identity.to_owned(),
         dry_run: None,
         require_exclusive: false,
-        settings: broken.policies(policies).into(),
+        settings: settings.clone(),
         file: None,
     };
     let wall = {

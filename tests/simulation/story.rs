@@ -7,6 +7,7 @@ pub(super) mod hostile;
 mod leases;
 mod pauses;
 mod policies;
+pub(super) mod rules;
 mod taints;
 mod twins;
 
@@ -31,6 +32,7 @@ use tracing::trace;
 use self::hostile::Hostile;
 pub(super) use self::twins::twins;
 use super::mutants::Broken;
+use super::observer::rules::Fate as Becomes;
 use super::observer::{Drains, Observer, seconds, words};
 use super::replica::{End, Replica};
 use crate::time::{at, noon};
@@ -78,6 +80,8 @@ pub(super) struct Played {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Subject {
     Taints,
+    /// Taints for which there are rules, and a budget.
+    Rules,
     Drains,
     /// Drains in whose way budgets, protections and webhooks are.
     Budgets,
@@ -177,7 +181,10 @@ impl Story {
         let calm = random.random_bool(0.3);
         let mut observer = Observer::of_story(calm);
         let mut policies = Vec::new();
-        if subject != Subject::Taints {
+        if subject == Subject::Rules {
+            observer.rules = rules::rules(seed);
+        }
+        if matches!(subject, Subject::Drains | Subject::Budgets) {
             policies = policies::policies(&mut random);
             if subject == Subject::Budgets {
                 policies::with_ways_to_treat_the_undrainable(&mut policies, seed);
@@ -252,7 +259,9 @@ impl Story {
         }
         self.release_lease();
         for index in 0..2 {
-            let replica = Replica::start(&self.cluster, index, self.broken, &self.policies);
+            let rules = self.observer().rules.clone();
+            let settings = self.broken.settings(&self.policies, &rules);
+            let replica = Replica::start(&self.cluster, index, self.broken, settings);
             self.replicas.push(replica);
             self.pass(0.3).await?;
         }
@@ -260,6 +269,8 @@ impl Story {
             self.note_scene();
             if is_of_drains {
                 self.drain_step();
+            } else if self.subject == Subject::Rules {
+                self.rules_step();
             } else {
                 self.step();
             }
@@ -330,7 +341,7 @@ impl Story {
             if leads
                 && now - since > late
                 && !observer.was_paused(now, late + SEEN)
-                && let Some(pod) = observer.overdue(now - late)
+                && let Some(pod) = observer.overdue(Becomes::Deleted, now - late)
             {
                 return Err(format!("P3: {pod} and is there at {now:.3}; {leader:?} leads"));
             }
@@ -340,7 +351,7 @@ impl Story {
 
     /// A pod that had to go and is there.
     fn overdue(&self) -> Option<String> {
-        self.observer().overdue(self.now() - LATE)
+        self.observer().overdue(Becomes::Due, self.now() - LATE)
     }
 
     /// What a replica says is to go although nothing is left that has to.

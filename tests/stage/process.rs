@@ -56,6 +56,8 @@ pub(crate) enum Asked {
     Patched,
     /// It was to be deleted, with whatever answer.
     Deleted,
+    /// It was to be evicted by the Eviction API, with whatever answer.
+    Evicted,
 }
 
 /// A request about a pod.
@@ -100,6 +102,16 @@ impl Process {
     pub(crate) fn exclusive(cluster: &Embedded, clock: Clock, wire: &Arc<Wire>) -> Self {
         let settings = Settings::default();
         Self::begin(cluster, clock, Compat::None, settings, wire, ("test", None), Mode::Exclusive)
+    }
+
+    /// One by our own rules that works for good, with these settings.
+    pub(crate) fn with_settings(
+        cluster: &Embedded,
+        clock: Clock,
+        settings: Settings,
+        wire: &Arc<Wire>,
+    ) -> Self {
+        Self::begin(cluster, clock, Compat::None, settings, wire, ("test", None), Mode::Evict)
     }
 
     /// One that writes nothing, although it is told to elect a leader.
@@ -304,6 +316,7 @@ impl Wire {
         let asked = match *request.method() {
             Method::PATCH => Asked::Patched,
             Method::DELETE => Asked::Deleted,
+            Method::POST if path.ends_with("/eviction") => Asked::Evicted,
             _ => return onward.answer(request).await,
         };
         let Some(name) = path.strip_prefix("/api/v1/namespaces/default/pods/") else {

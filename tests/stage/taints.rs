@@ -3,6 +3,7 @@
 
 mod facts;
 mod managers;
+mod methods;
 mod restarts;
 mod retries;
 mod upstream_cases;
@@ -12,10 +13,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ostrakon::clock::Clock;
-use ostrakon::config::Compat;
+use ostrakon::config::{Compat, Settings};
 use ostrakon::sim::embedded::{
     DeleteOptions, Embedded, Fault, Options, Part, Resource, Rule, Verb,
 };
+use ostrakon::taint::TaintRule;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
@@ -33,6 +35,7 @@ struct Stage {
     cluster: Embedded,
     wire: Arc<Wire>,
     compat: Compat,
+    rules: Vec<TaintRule>,
     process: Option<Process>,
 }
 
@@ -44,6 +47,11 @@ impl Stage {
 
     /// The same, by the given rules.
     fn with(compat: Compat) -> Self {
+        Self::ruled(compat, Vec::new())
+    }
+
+    /// The same, with rules for taints.
+    fn ruled(compat: Compat, rules: Vec<TaintRule>) -> Self {
         let options = Options {
             default_toleration_seconds: None,
             taint_new_nodes: false,
@@ -53,18 +61,23 @@ impl Stage {
         };
         let cluster = Embedded::new(Clock::starting_at(noon()), options);
         let wire = Arc::default();
-        let process = Some(Self::start(&cluster, compat, &wire));
-        Self { cluster, wire, compat, process }
+        let mut stage = Self { cluster, wire, compat, rules, process: None };
+        stage.process = Some(stage.start());
+        stage
     }
 
-    fn start(cluster: &Embedded, compat: Compat, wire: &Arc<Wire>) -> Process {
-        let now = cluster.store().clock().now();
-        Process::start(cluster, Clock::starting_at(now), compat, &[], wire)
+    fn start(&self) -> Process {
+        let clock = Clock::starting_at(self.cluster.store().clock().now());
+        if self.rules.is_empty() {
+            return Process::start(&self.cluster, clock, self.compat, &[], &self.wire);
+        }
+        let settings = Settings { taint_rules: self.rules.clone(), ..Settings::default() };
+        Process::with_settings(&self.cluster, clock, settings, &self.wire)
     }
 
     /// The controller dies and another one starts.
     async fn restart(&mut self) {
-        self.process = Some(Self::start(&self.cluster, self.compat, &self.wire));
+        self.process = Some(self.start());
         self.settle().await;
     }
 

@@ -9,7 +9,7 @@ use tower::{BoxError, service_fn};
 
 use super::*;
 use crate::cluster::Metrics;
-use crate::preflight::check;
+use crate::preflight::{Tasks, check};
 
 const WAIT: Duration = Duration::from_secs(300);
 
@@ -72,7 +72,8 @@ fn server_ready_after(
 /// What the start comes to after how long, in seconds.
 async fn started(api: &Api, wait: Duration) -> (Result<(), String>, u64) {
     let begin = Instant::now();
-    let outcome = check(api, "server", Some("kube-system"), true, None, wait).await;
+    let tasks = Tasks { drains: true, evicts: false, deletes: true };
+    let outcome = check(api, "server", Some("kube-system"), tasks, None, wait).await;
     (outcome.map_err(|error| error.to_string()), begin.elapsed().as_secs())
 }
 

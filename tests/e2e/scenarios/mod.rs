@@ -13,6 +13,7 @@ mod leader;
 mod lifecycle;
 mod likeness;
 mod managers;
+mod methods;
 mod outages;
 mod outside;
 mod pauses;
@@ -40,6 +41,7 @@ pub(crate) fn trials() -> Vec<Scenario> {
         likeness::trials(),
         dry_run::trials(),
         managers::trials(),
+        methods::trials(),
         outages::trials(),
         pauses::trials(),
         race::trials(),

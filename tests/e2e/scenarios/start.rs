@@ -38,14 +38,14 @@ pub(super) fn trials() -> Vec<Scenario> {
 /// Nothing that ends by itself takes longer.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-async fn run(bed: &Bed, kubeconfig: &Path, args: &[&str]) -> Result<Run> {
+pub(super) async fn run(bed: &Bed, kubeconfig: &Path, args: &[&str]) -> Result<Run> {
     let kubeconfig = format!("--kubeconfig={}", kubeconfig.display());
     let all = [&["run", kubeconfig.as_str(), "--listen=127.0.0.1:0"], args].concat();
     program::run(bed.folder(), &all, &[], PATIENCE).await
 }
 
 /// It failed, and the one line that it says has all of these words.
-fn complains(run: &Run, words: &[&str]) -> Result<()> {
+pub(super) fn complains(run: &Run, words: &[&str]) -> Result<()> {
     ensure!(run.code() == Some(1) && run.stdout.is_empty(), "{run:?}");
     let line = run.complaint()?;
     ensure!(line.starts_with("error: "), "{line}");
@@ -124,17 +124,15 @@ async fn every_missing_permission_is_named(ctx: &Ctx) -> Result<()> {
     Ok(())
 }
 
-/// A ServiceAccount that may do all that ostrakon needs but for one thing.
-struct Account {
+/// A ServiceAccount with some permissions.
+pub(super) struct Account {
     role: String,
-    kubeconfig: std::path::PathBuf,
+    pub(super) kubeconfig: std::path::PathBuf,
 }
 
 impl Account {
+    /// One that may do all that ostrakon needs but for one thing.
     async fn without(bed: &Bed, arena: &Arena, number: usize, missing: Permission) -> Result<Self> {
-        let (client, create) = (arena.client(), PostParams::default());
-        let name = format!("lacks-{number}");
-        let role_name = format!("{}-{name}", arena.namespace());
         let others = preflight::permissions().iter().filter(|right| **right != missing);
         let rules = others.map(|right| PolicyRule {
             api_groups: Some(vec![String::new()]),
@@ -145,7 +143,19 @@ impl Account {
             verbs: vec![right.verb.to_owned()],
             ..PolicyRule::default()
         });
-        let mut role = ClusterRole { rules: Some(rules.collect()), ..ClusterRole::default() };
+        Self::granted(bed, arena, &format!("lacks-{number}"), rules.collect()).await
+    }
+
+    /// One with these permissions.
+    pub(super) async fn granted(
+        bed: &Bed,
+        arena: &Arena,
+        name: &str,
+        rules: Vec<PolicyRule>,
+    ) -> Result<Self> {
+        let (client, create) = (arena.client(), PostParams::default());
+        let role_name = format!("{}-{name}", arena.namespace());
+        let mut role = ClusterRole { rules: Some(rules), ..ClusterRole::default() };
         role.metadata.name = Some(role_name.clone());
         Api::<ClusterRole>::all(client.clone()).create(&create, &role).await?;
         let binding: ClusterRoleBinding = serde_json::from_value(json!({
@@ -160,12 +170,12 @@ impl Account {
         Api::<ClusterRoleBinding>::all(client.clone()).create(&create, &binding).await?;
         let accounts: Api<ServiceAccount> = Api::namespaced(client, arena.namespace());
         let mut account = ServiceAccount::default();
-        account.metadata.name = Some(name.clone());
+        account.metadata.name = Some(name.to_owned());
         accounts.create(&create, &account).await?;
         let spec =
             TokenRequestSpec { expiration_seconds: Some(600), ..TokenRequestSpec::default() };
         let request = TokenRequest { spec: Some(spec), ..TokenRequest::default() };
-        let token = accounts.create_token_request(&name, &create, &request).await?;
+        let token = accounts.create_token_request(name, &create, &request).await?;
         let token = token.status.context("a token request without answer")?.token;
         let kubeconfig = changed(bed, &role_name, |content| {
             content["users"][0]["user"]["token"] = json!(token);
@@ -173,7 +183,7 @@ impl Account {
         Ok(Self { role: role_name, kubeconfig })
     }
 
-    async fn remove(self, bed: &Bed) -> Result<()> {
+    pub(super) async fn remove(self, bed: &Bed) -> Result<()> {
         let (client, params) = (bed.admin()?, DeleteParams::default());
         Api::<ClusterRoleBinding>::all(client.clone()).delete(&self.role, &params).await?;
         Api::<ClusterRole>::all(client).delete(&self.role, &params).await?;

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::super::replica::End;
 use super::cluster::ready;
-use super::{LATE, LONGEST, LONGEST_PAUSE, OUTAGE, Story, TAKE_OVER, Verified};
+use super::{LATE, LONGEST, LONGEST_PAUSE, OUTAGE, Story, Subject, TAKE_OVER, Verified};
 
 /// How long after a restore a pod may stay that has to go at once, with what is left of earlier pauses.
 const CAUGHT_UP: f64 = 90.0;
@@ -157,7 +157,8 @@ impl Story {
             replica.step_clock(SignedDuration::ZERO);
         }
         self.pass_until_led().await?;
-        if !self.calm {
+        self.remove_budget();
+        if !self.calm && self.subject == Subject::Taints {
             // The lease is renewed once by the clock that is right again.
             self.pass(4.0).await?;
             self.scene().await?;
