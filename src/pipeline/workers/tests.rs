@@ -281,6 +281,8 @@ fn a_busy_shard_holds_up_the_other_shards_pods_but_not_their_nodes() {
             gate.recv().unwrap_err();
         }
     });
+    // Dropped before the rig, whose threads wait for it, also if something below fails.
+    let open = open;
     // One is being handled, one is in the channel, one is in the dispatcher's hand.
     rig.add((0..3).map(|number| pod("node-0", number)));
     assert_eq!(told.recv_timeout(NEVER), Ok(pod("node-0", 0)));
@@ -291,7 +293,9 @@ fn a_busy_shard_holds_up_the_other_shards_pods_but_not_their_nodes() {
     assert_eq!(told.recv_timeout(NEVER), Ok(node("node-1", 0)));
     told.recv_timeout(SOON).unwrap_err();
     assert_eq!(rig.pods.len(), 1);
-    assert_eq!((rig.pods.full_channels(), rig.nodes.full_channels()), (1, 0));
+    // The second one may have waited too, for the worker to take the first.
+    assert!((1..=2).contains(&rig.pods.full_channels()), "{}", rig.pods.full_channels());
+    assert_eq!(rig.nodes.full_channels(), 0);
 
     drop(open);
     let mut rest: Vec<_> = (0..3).map(|_| told.recv_timeout(NEVER).unwrap()).collect();
