@@ -190,6 +190,10 @@ impl Decider {
             return;
         }
         if let Some(due) = self.schedule.due_at(&verdict) {
+            if armed.is_some_and(|armed| armed.respects_budgets()) {
+                // The pause after a budget's refusal does not hold for another verdict.
+                self.schedule.disarm(&pod.node, pod.uid, CauseKind::Taint);
+            }
             tracing::debug!(%pod, uid = %pod.uid, node = %pod.node, %verdict, "eviction armed");
             self.schedule.arm(pod, Cause::Taint(verdict), due);
         }

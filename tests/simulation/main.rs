@@ -115,10 +115,12 @@ fn no_story_that_found_a_fault_finds_it_again() {
     let of_taints =
         [839, 913, 1_475, 5_779, 7_453, 8_165, 8_918, 111_454, 113_297, 226_483, 276_463, 281_196];
     let of_budgets = [1_127, 1_180];
+    let of_rules = [1_013, 1_065];
     let subjects = [
         (Subject::Drains, &of_drains[..]),
         (Subject::Taints, &of_taints[..]),
         (Subject::Budgets, &of_budgets[..]),
+        (Subject::Rules, &of_rules[..]),
     ];
     for (subject, seeds) in subjects {
         for &seed in seeds {

@@ -211,6 +211,21 @@ async fn a_stronger_taint_deletes_at_its_deadline_what_a_budget_holds_for_anothe
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_new_taint_that_deletes_waits_for_no_pause_after_a_budgets_refusal() {
+    let stage = stage([("mild", Evict)]);
+    stage.budget(0);
+    stage.guarded(pod("a")).await;
+    stage.put_node(tainted(&["mild"])).await;
+    stage.pass_secs(300.0).await;
+    assert!(stage.has_pod("a") && stage.count(Deleted) == 0);
+    let before = stage.count(Evicted);
+    stage.put_node(tainted(&["mild", "hard"])).await;
+    stage.pass_secs(0.2).await;
+    assert!(!stage.has_pod("a"));
+    assert_eq!((stage.count(Deleted), stage.count(Evicted)), (1, before));
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_condition_of_an_evicted_pod_tells_the_taint() {
     let stage = stage([("k", Evict)]);
     let mut object = pod("a").object();
