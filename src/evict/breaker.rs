@@ -24,6 +24,9 @@ use super::turns::Turns;
 use super::{BreakerMode, BreakerRules, NodeCounts, Topology};
 use crate::model::NodeName;
 
+/// How long nodes still count after a pause: by then, the queue has asked about all that the pause held.
+const AFTER_PAUSE: Duration = Duration::from_mins(1);
+
 /// Where the breaker counts.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Scope {
@@ -78,6 +81,8 @@ pub(super) struct Breaker {
 struct Counted {
     since: Instant,
     zone: Arc<str>,
+    /// When a pause was last seen in force.
+    paused: Option<Instant>,
     /// Someone has reset the breaker since it came to have due pods.
     is_forgiven: bool,
 }
@@ -85,7 +90,7 @@ struct Counted {
 impl Breaker {
     pub(super) fn new(rules: BreakerRules) -> Self {
         Self {
-            rules,
+            rules: rules.cut(),
             counted: AHashMap::new(),
             by_zone: AHashMap::new(),
             tripped: BTreeMap::new(),
@@ -96,7 +101,7 @@ impl Breaker {
     }
 
     pub(super) fn configure(&mut self, rules: BreakerRules) {
-        self.rules = rules;
+        self.rules = rules.cut();
     }
 
     pub(super) fn mode(&self) -> BreakerMode {
@@ -146,7 +151,8 @@ impl Breaker {
         }
         *self.by_zone.entry(Arc::clone(&zone)).or_default() += 1;
         let scopes = [Scope::Cluster, Scope::Zone(Arc::clone(&zone))];
-        self.counted.insert(node.clone(), Counted { since: now, zone, is_forgiven: false });
+        self.counted
+            .insert(node.clone(), Counted { since: now, zone, paused: None, is_forgiven: false });
         scopes.into_iter().filter_map(|scope| self.trip(scope, nodes, now, wall)).collect()
     }
 
@@ -166,7 +172,11 @@ impl Breaker {
         let Self { rules, counted, turns, by_zone, .. } = self;
         counted.retain(|node, it| {
             let is_recent = now < it.since + rules.window;
-            let counts = is_recent || is_paused || turns.has(node.as_str());
+            if is_paused {
+                it.paused = Some(now);
+            }
+            let was_paused = it.paused.is_some_and(|at| now < at + AFTER_PAUSE);
+            let counts = is_recent || was_paused || turns.has(node.as_str());
             counts && topology.is_tainted(node)
         });
         by_zone.clear();
@@ -286,6 +296,17 @@ impl Breaker {
         if self.admitted.insert(Arc::from(node)) {
             self.next = Some(now + self.rules.trickle);
         }
+    }
+
+    /// A pod of a node goes where it has tripped, because the breaker only observes. Returns whether it would
+    /// have been held. The trickle goes on as if the others were held.
+    pub(super) fn would_hold(&mut self, node: &str, now: Instant) -> bool {
+        self.turns.leave(node);
+        let is_held = !self.admitted.contains(node) && self.until(0, now).is_some();
+        if !is_held {
+            self.passed(node, now);
+        }
+        is_held
     }
 
     /// A node has no held pod any more. Returns whether others wait.

@@ -257,20 +257,19 @@ impl Hold for BreakerHold {
         let mut state = self.state.lock();
         let due = state.asked.as_ref().filter(|(asked, _)| &**asked == line);
         let due = due.map_or(now, |(_, due)| *due);
-        let until = state.breaker.holds(line, due, now)?;
-        if state.breaker.mode() == BreakerMode::Enforce {
-            return Some(Wait::Until(until));
+        // Who only observes counts what goes, once.
+        if state.breaker.mode() != BreakerMode::Enforce {
+            return None;
         }
-        // It goes, so the node waits for nothing.
-        state.breaker.left(line);
-        self.would_hold.fetch_add(1, Ordering::Relaxed);
-        None
+        state.breaker.holds(line, due, now).map(Wait::Until)
     }
 
     fn passed(&self, line: &str, now: Instant) {
         let mut state = self.state.lock();
         if state.breaker.mode() == BreakerMode::Enforce {
             state.breaker.passed(line, now);
+        } else if state.breaker.would_hold(line, now) {
+            self.would_hold.fetch_add(1, Ordering::Relaxed);
         }
     }
 

@@ -75,7 +75,6 @@ impl<T> FairQueue<T> {
         first.or_else(|| self.retries.remove(node, &is_it))
     }
 
-    #[cfg(test)]
     fn is_empty(&self) -> bool {
         self.first_attempts.nodes.is_empty() && self.retries.nodes.is_empty()
     }
@@ -84,7 +83,7 @@ impl<T> FairQueue<T> {
 /// Items of which namespaces take turns, and within a namespace nodes.
 #[derive(Debug)]
 pub(super) struct ByNamespace<T> {
-    /// The first namespace has the turn. One whose items were all removed stays until its turn comes.
+    /// The first namespace has the turn. One whose items were all taken stays until its turn comes.
     turns: VecDeque<Arc<str>>,
     waiting: AHashMap<Arc<str>, FairQueue<T>>,
     len: usize,
@@ -128,8 +127,14 @@ impl<T> ByNamespace<T> {
         node: &NodeName,
         is_it: impl Fn(&T) -> bool,
     ) -> Option<T> {
-        let item = self.waiting.get_mut(namespace)?.remove(node, is_it)?;
+        let queue = self.waiting.get_mut(namespace)?;
+        let item = queue.remove(node, is_it)?;
         self.len -= 1;
+        // A line may be held for days while namespaces come and go.
+        if queue.is_empty() {
+            self.waiting.remove(namespace);
+            self.turns.retain(|other| other != namespace);
+        }
         Some(item)
     }
 
@@ -283,5 +288,19 @@ mod tests {
         queue.push(&large, &a, false, "l6");
         let all: Vec<_> = std::iter::from_fn(|| queue.pop()).collect();
         assert_eq!(all, ["s5", "l6", "s6"]);
+    }
+
+    #[test]
+    fn namespaces_whose_items_were_removed_take_no_memory() {
+        let mut queue = ByNamespace::default();
+        let node = NodeName::from("a");
+        queue.push(&Arc::from("held"), &node, false, "held");
+        for number in 0..1_000 {
+            let namespace = Arc::from(format!("n{number}"));
+            queue.push(&namespace, &node, false, "x");
+            assert_eq!(queue.remove(&namespace, &node, |_| true), Some("x"));
+        }
+        assert_eq!((queue.turns.len(), queue.waiting.len(), queue.len()), (1, 1, 1));
+        assert_eq!((queue.pop(), queue.pop()), (Some("held"), None));
     }
 }

@@ -4,6 +4,9 @@ use std::time::Duration;
 
 pub use crate::model::RateLimit;
 
+/// Longer times are cut, so that none overflows. Nobody waits for so long.
+pub(super) const LONGEST: Duration = Duration::from_hours(24 * 365 * 10);
+
 /// The node label that names a zone.
 pub const ZONE_LABEL: &str = "topology.kubernetes.io/zone";
 
@@ -29,6 +32,22 @@ pub struct Ramp {
     pub within: Duration,
     /// Time from one further node to the next.
     pub interval: Duration,
+}
+
+impl Ramp {
+    /// The same, with times that do not overflow.
+    pub(super) fn cut(self) -> Self {
+        let (within, interval) = (self.within.min(LONGEST), self.interval.min(LONGEST));
+        Self { within, interval, ..self }
+    }
+}
+
+impl BreakerRules {
+    /// The same, with times that do not overflow.
+    pub(super) fn cut(self) -> Self {
+        let (window, calm) = (self.window.min(LONGEST), self.calm.min(LONGEST));
+        Self { window, calm, trickle: self.trickle.min(LONGEST), ..self }
+    }
 }
 
 impl Default for EvictionLimits {

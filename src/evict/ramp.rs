@@ -48,7 +48,7 @@ impl RampHold {
 
     /// Has this ramp count from now on. Nodes that were counted stay counted.
     pub fn configure(&self, rules: Option<super::Ramp>) {
-        self.state.lock().rules = rules;
+        self.state.lock().rules = rules.map(super::Ramp::cut);
         self.changed.notify_one();
     }
 

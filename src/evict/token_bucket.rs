@@ -5,9 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::RateLimit;
-
-/// Longer times are cut, so that none overflows. Nobody waits for so long.
-const LONGEST: Duration = Duration::from_hours(24 * 365 * 10);
+use super::limits::LONGEST;
 
 /// Counts tokens. In any time it gives no more than rate · time + burst.
 #[derive(Clone, Copy, Debug)]

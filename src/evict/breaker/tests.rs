@@ -134,8 +134,62 @@ async fn a_pause_does_not_make_nodes_count_no_more() {
     assert_eq!(scopes(&bench.due("", 18..19)), ["the cluster: 19 of 60"]);
     assert_eq!(bench.pass(3_600).await, []);
     bench.paused = false;
-    bench.pass(1).await;
+    bench.pass(60).await;
     assert_eq!(bench.breaker.counted(&Scope::Cluster), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_may_look_at_the_end_of_a_pause_before_the_queue_does() {
+    let mut bench = Bench::new(BreakerMode::Enforce, &[("", 60)]);
+    bench.due("", 0..30);
+    bench.paused = true;
+    assert_eq!(bench.pass(3_600).await, []);
+    bench.paused = false;
+    assert_eq!(bench.pass(2).await, []);
+    let now = Instant::now();
+    assert_eq!(bench.breaker.holds("-0", now, now), None, "the trickle lets one go");
+    bench.breaker.passed("-0", now);
+    let held = (0..30).filter(|node| bench.breaker.holds(&format!("-{node}"), now, now).is_some());
+    assert_eq!(held.count(), 29);
+    assert_eq!(bench.pass(3_600).await, [], "the mistake is still there");
+    assert_eq!(bench.breaker.counted(&Scope::Cluster), 29);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_observes_counts_what_it_would_hold_also_after_the_first_of_the_trickle() {
+    let mut bench = Bench::new(BreakerMode::Observe, &[("", 60)]);
+    bench.due("", 0..30);
+    let would_hold = |bench: &mut Bench, nodes: std::ops::Range<usize>| {
+        let now = Instant::now();
+        nodes.filter(|node| bench.breaker.would_hold(&format!("-{node}"), now)).count()
+    };
+    assert_eq!(would_hold(&mut bench, 0..10), 10);
+    bench.pass(300).await;
+    assert_eq!(would_hold(&mut bench, 10..30), 19, "one of these would go");
+    assert_eq!(would_hold(&mut bench, 10..11), 0, "and all its pods with it");
+}
+
+#[tokio::test(start_paused = true)]
+async fn times_beyond_all_measure_do_not_overflow() {
+    let longest = Duration::MAX;
+    let rules = BreakerRules {
+        mode: BreakerMode::Enforce,
+        window: longest,
+        calm: longest,
+        trickle: longest,
+        ..BreakerRules::default()
+    };
+    let mut bench = Bench::new(BreakerMode::Enforce, &[("", 60)]);
+    bench.breaker = Breaker::new(rules);
+    bench.due("", 0..30);
+    let now = Instant::now();
+    assert!(bench.breaker.holds("-1", now, now).is_some());
+    bench.nodes.untainted.lock().extend((0..30).map(|n| NodeName::from(&*format!("-{n}"))));
+    assert_eq!(bench.pass(3).await, []);
+    bench.breaker.passed("-1", now);
+    bench.breaker.configure(rules);
+    bench.breaker.adopt([(Scope::Cluster, Trip::new(noon(), usize::MAX, 0))].into(), now);
+    assert_eq!(bench.pass(3).await, []);
 }
 
 #[tokio::test(start_paused = true)]
@@ -144,7 +198,7 @@ async fn the_trickle_lets_one_node_go_after_the_other_and_no_other_earlier() {
     bench.due("", 0..30);
     let start = Instant::now();
     let mut went = Vec::new();
-    for _ in 0..45 {
+    for _ in 0..270 {
         let now = Instant::now();
         for node in (0..30).map(|n| format!("-{n}")) {
             // The later its number, the earlier it was due.
@@ -160,7 +214,7 @@ async fn the_trickle_lets_one_node_go_after_the_other_and_no_other_earlier() {
         }
         bench.pass(1).await;
     }
-    let expected = [("-29", 10), ("-28", 20), ("-27", 30), ("-26", 40)];
+    let expected = [("-29", 60), ("-28", 120), ("-27", 180), ("-26", 240)];
     assert_eq!(went, expected.map(|(node, at)| (node.to_owned(), at)));
 }
 

@@ -48,6 +48,17 @@ async fn the_first_nodes_go_at_once_and_further_ones_one_by_one_each_with_all_it
 }
 
 #[tokio::test(start_paused = true)]
+async fn times_beyond_all_measure_do_not_overflow() {
+    let rules = Ramp { nodes: 1, share: 1, within: Duration::MAX, interval: Duration::MAX };
+    let (mut bench, hold) = bench(Some(rules), 10);
+    for node in 0..5 {
+        bench.due("a/1", &format!("z-{node}"), "k");
+    }
+    assert_eq!(bench.run(60.0).await.len(), 1);
+    assert_eq!(hold.nodes(), (1, 4));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_share_of_many_nodes_counts_if_it_is_more() {
     let (mut bench, _) = bench(Some(ramp(3, 5, 600, 1)), 200);
     for node in 0..30 {
