@@ -7,7 +7,7 @@ use asking::Asking;
 
 use crate::cluster::{Api, CredentialsError, Permission, RequestError};
 use crate::config::{DryRun, Settings};
-use crate::drain::{AtDeadline, Policy, format_duration};
+use crate::drain::{AtDeadline, Orphans, Policy, format_duration};
 use crate::evict::{TaintMethod, TaintRule, may_delete};
 
 mod asking;
@@ -88,7 +88,7 @@ impl Tasks {
         };
         let last_resort = |policy: &Policy| policy.at_deadline == AtDeadline::DeleteRest;
         Self {
-            drains: !settings.policies.is_empty(),
+            drains: !settings.policies.is_empty() || settings.orphans == Orphans::Uncordon,
             evicts: settings.taint_rules.iter().any(evicts),
             deletes: may_delete(&settings.taint_rules) || settings.policies.iter().any(last_resort),
         }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::Compat;
+pub use crate::drain::Orphans;
 use crate::drain::Policy;
 use crate::evict::{BreakerRules, EvictionLimits, TaintRule, ZONE_LABEL};
 
@@ -27,16 +28,6 @@ pub struct Settings {
     pub breaker: BreakerRules,
     /// The node label that names a node's zone, for limits and the breaker.
     pub zone_label: Arc<str>,
-}
-
-/// What happens to the cordons of a policy that is configured no longer.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Orphans {
-    /// They stay, and are reported.
-    #[default]
-    Keep,
-    /// They are taken back.
-    Uncordon,
 }
 
 impl Settings {

@@ -30,7 +30,7 @@ use super::{Shadowing, controller_metrics};
 use crate::clock::{Clock, system_time};
 use crate::clock_watch::{self, Skew};
 use crate::cluster::{self, Api, Cluster, WriteGate, watch};
-use crate::config::{Config, DryRun, Election};
+use crate::config::{Config, DryRun, Election, Settings};
 use crate::drain_reconciler::DrainMetrics;
 use crate::evict::{self, Pauses, Window};
 use crate::informer::{Facts, Nodes, Pods};
@@ -149,7 +149,8 @@ impl Prepared {
         // A file that has no policy may have one later.
         if drains || file.is_some() {
             let metrics = DrainMetrics::register(registry)?;
-            shared = shared.draining_by(config.settings.policies.clone().into(), metrics);
+            let Settings { policies, orphans, .. } = &config.settings;
+            shared = shared.draining_by(policies.clone().into(), *orphans, metrics);
         }
         shared.facts.set_taint_rules(config.settings.taint_rules.clone().into());
         let shared = Arc::new(shared.shadowing(registry)?);

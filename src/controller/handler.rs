@@ -115,14 +115,15 @@ impl Decider {
         if !drain_reconciler::evicts(&step) {
             self.schedule.cancel_all_for_drain(&node.name);
         }
-        match step {
+        let next = match step {
             Step::Rest => None,
             Step::Wait(moment) => Some(moment),
             Step::Action(_) => {
                 drains.due.arm(node.name.clone(), Instant::now(), ());
                 now.saturating_add(LOOK_AGAIN).ok()
             }
-        }
+        };
+        [next, drains.report_orphan(node, now)].into_iter().flatten().min()
     }
 
     /// Has a node's record looked at in a while, since one of its pods came, changed or went.

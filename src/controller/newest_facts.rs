@@ -138,7 +138,7 @@ mod tests {
     use crate::cluster::watch::Source;
     use crate::controller::state::Shared;
     use crate::drain::build::{kept, policy};
-    use crate::drain::{Claim, Cordon, DrainPhase, Record};
+    use crate::drain::{Claim, Cordon, DrainPhase, Orphans, Record};
     use crate::drain_reconciler::DrainMetrics;
     use crate::evict::{Holds, Pauses};
     use crate::model::build::{at, exists, node, noon, pod, taint};
@@ -260,7 +260,8 @@ mod tests {
             let facts = Arc::new(Facts::new(clock.clone(), Compat::None));
             let shared = Shared::new(facts, recorder, Pauses::none(clock), Holds::default());
             let metrics = DrainMetrics::register(&registry).unwrap();
-            let shared = shared.draining_by(Arc::from([policy("p", &["Bad"])]), metrics);
+            let shared =
+                shared.draining_by(Arc::from([policy("p", &["Bad"])]), Orphans::Keep, metrics);
 
             if let Some(seen) = seen {
                 shared.ingest().take_node(seen, Source::Watch);

@@ -14,7 +14,7 @@ use super::ignored_taints::IgnoredTaints;
 use super::newest_facts::NewestFacts;
 use crate::clock_watch::KeptTime;
 use crate::config::Settings;
-use crate::drain::Policy;
+use crate::drain::{Orphans, Policy};
 use crate::drain_reconciler::{DrainMetrics, Drains, Reporter};
 use crate::dry_run::DrainStories;
 use crate::evict::{Holds, Pauses, Schedule};
@@ -91,10 +91,15 @@ impl Shared {
     }
 
     /// With cordon and drain by these policies.
-    pub(super) fn draining_by(mut self, policies: Arc<[Policy]>, metrics: DrainMetrics) -> Self {
+    pub(super) fn draining_by(
+        mut self,
+        policies: Arc<[Policy]>,
+        orphans: Orphans,
+        metrics: DrainMetrics,
+    ) -> Self {
         let (recorder, stories) = (self.recorder.clone(), self.stories.clone());
         let reporter = Reporter { recorder, metrics, stories };
-        self.drains = Some(Arc::new(Drains::new(policies, reporter)));
+        self.drains = Some(Arc::new(Drains::new(policies, orphans, reporter)));
         self
     }
 
@@ -147,7 +152,7 @@ impl Shared {
             limiters.configure(settings);
         }
         if let Some(drains) = &self.drains {
-            drains.replace(settings.policies.clone().into());
+            drains.replace(settings.policies.clone().into(), settings.orphans);
         }
         self.decide_again();
     }

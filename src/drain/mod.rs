@@ -13,6 +13,7 @@ mod filter;
 mod label;
 mod next_step;
 mod node_budget;
+mod orphans;
 mod pod_plan;
 mod policy;
 mod record;
@@ -30,9 +31,10 @@ pub use expr::LabelExpr;
 pub use filter::{OwnerUnknown, PodDecision, Retention, Why, decide_pod, owners_needed};
 pub use label::{is_label_key, is_label_value};
 pub use next_step::{
-    Action, Step, given_back, is_draining, is_removed, next_step, without_leftover,
+    Action, Step, given_back, is_draining, is_removed, next_step, orphan, without_leftover,
 };
 pub use node_budget::{Capped, NodeBudget};
+pub use orphans::Orphans;
 pub use pod_plan::{Blocker, Left, PodPlan, plan_pods};
 pub use policy::{
     AtDeadline, Cap, CapScope, GroupKind, Limit, Limits, NodeSelector, PodRules, Policy,

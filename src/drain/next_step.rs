@@ -9,7 +9,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use super::belief::bounded;
-use super::{Change, Claim, Cordon, DrainPhase, Policy, Record, Report, brief};
+use super::{Change, Claim, Cordon, DrainPhase, Orphans, Policy, Record, Report, brief};
 use crate::model::{Autoscaler, ConditionStatus, Node, NodeDrainFacts, later, second_of};
 
 mod standing;
@@ -82,6 +82,8 @@ mod cancelled {
     pub(super) const UNCORDONED: &str = "someone uncordoned the node";
     /// No condition is bad any more.
     pub(super) const CLEAR: &str = "its conditions have cleared, or no policy selects it any more";
+    /// Its policies are configured no longer.
+    pub(super) const ORPHANED: &str = "its policy is not configured any more";
     /// The kubelet is dead.
     pub(super) const UNREACHABLE: &str = "the node is unreachable, so its pods cannot be stopped; its \
         NoExecute taint evicts them";
@@ -90,7 +92,7 @@ mod cancelled {
 }
 
 /// Decides about a node.
-pub fn next_step(node: &Node, policies: &[Policy], now: Timestamp) -> Step {
+pub fn next_step(node: &Node, policies: &[Policy], orphans: Orphans, now: Timestamp) -> Step {
     let Some(drain_facts) = node.drain_facts.as_deref() else {
         return Step::Rest;
     };
@@ -119,7 +121,7 @@ pub fn next_step(node: &Node, policies: &[Policy], now: Timestamp) -> Step {
             Badness { look_again: Some(at), .. } => Step::Wait(at),
             Badness { .. } => Step::Rest,
         },
-        Some(record) => go_on(node, drain_facts, record, policies, now),
+        Some(record) => go_on(node, drain_facts, record, policies, orphans, now),
     }
 }
 
@@ -154,9 +156,22 @@ pub fn without_leftover(drain_facts: &NodeDrainFacts) -> Option<Change> {
     is_leftover.then(|| end(record, drain_facts, None, Report::None))
 }
 
+/// The record of a cordoned node whose cordon is [no policy's any more](Record::is_orphaned), and that no
+/// policy finds bad: it would take over the cordon.
+pub fn orphan(drain_facts: &NodeDrainFacts, policies: &[Policy], now: Timestamp) -> Option<Record> {
+    let record = Record::of(drain_facts)?;
+    let is_orphan = drain_facts.unschedulable
+        && !is_removed(drain_facts)
+        && record.is_orphaned(policies)
+        && Badness::of(drain_facts, policies, now).claims.is_empty();
+    is_orphan.then_some(record)
+}
+
 /// Whether a drain of this session is to go on evicting, by the node as it is stored.
 pub fn is_draining(node: &Node, session: &str, policies: &[Policy], now: Timestamp) -> bool {
-    matches!(next_step(node, policies, now), Step::Action(Action::Continue(record)) if *record.session == *session)
+    // The drain of an orphan does not go on, whatever happens to its cordon.
+    let step = next_step(node, policies, Orphans::Keep, now);
+    matches!(step, Step::Action(Action::Continue(record)) if *record.session == *session)
 }
 
 /// The message of the condition `DrainScheduled`, as draino writes it.
@@ -216,6 +231,7 @@ fn go_on(
     drain_facts: &NodeDrainFacts,
     record: Record,
     policies: &[Policy],
+    orphans: Orphans,
     now: Timestamp,
 ) -> Step {
     let bad = Badness::of(drain_facts, policies, now);
@@ -225,7 +241,9 @@ fn go_on(
     if !drain_facts.unschedulable && needs_cordon {
         return uncordoned_by_others(record, drain_facts, &bad);
     }
-    if let Some(step) = keep_vanished(&record, &clearing, now) {
+    let is_orphan = bad.claims.is_empty() && record.is_orphaned(policies);
+    // Of an orphan's conditions, nobody reads which are missing.
+    if !is_orphan && let Some(step) = keep_vanished(&record, &clearing, now) {
         return step;
     }
     if record.autoscaler && drain_facts.unschedulable {
@@ -235,6 +253,8 @@ fn go_on(
     let look_again = bad.look_again;
     let step = if record.phase == DrainPhase::Released {
         released(&record, drain_facts, bad, &clearing, now)
+    } else if is_orphan {
+        orphaned(drain_facts, record, orphans)
     } else {
         in_progress(node, drain_facts, record, policies, &bad, &clearing, now)
     };
@@ -275,6 +295,18 @@ fn in_progress(
     match settings(&record, policies) {
         Some(policy) => still_bad(node, drain_facts, record, policy, now),
         None => Step::Rest,
+    }
+}
+
+/// Nobody asks for the cordon any more: no drain begins or goes on, and the settings decide about the cordon,
+/// which is ours.
+fn orphaned(drain_facts: &NodeDrainFacts, record: Record, orphans: Orphans) -> Step {
+    if matches!(record.phase, DrainPhase::Scheduled | DrainPhase::Draining) {
+        return call_off(record, cancelled::ORPHANED);
+    }
+    match orphans {
+        Orphans::Uncordon => ended(record, drain_facts, Some(false), Report::Uncordoned),
+        Orphans::Keep => mark(&record, drain_facts).map_or(Step::Rest, Step::Action),
     }
 }
 

@@ -7,7 +7,7 @@ use prometheus::proto::MetricFamily;
 use prometheus::{IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
 
 use super::Drains;
-use crate::drain::{DrainPhase, Record};
+use crate::drain::{DrainPhase, Record, orphan};
 use crate::informer::Facts;
 
 /// Counters of what was done. Clones share them.
@@ -76,6 +76,10 @@ impl DrainMetrics {
                 "ostrakon_drain_capped_nodes",
                 "Bad nodes that are not cordoned because too many nodes are unavailable.",
             )?,
+            orphaned: IntGauge::new(
+                "ostrakon_drain_orphaned_nodes",
+                "Nodes that a policy cordoned that is configured no longer.",
+            )?,
             out: IntGauge::new(
                 "ostrakon_nodes_out_of_use",
                 "Nodes that are cordoned, by anyone, or about to be.",
@@ -107,6 +111,7 @@ struct Nodes {
     drains: Arc<Drains>,
     phases: IntGaugeVec,
     waiting: IntGauge,
+    orphaned: IntGauge,
     out: IntGauge,
 }
 
@@ -114,28 +119,36 @@ impl Collector for Nodes {
     fn desc(&self) -> Vec<&Desc> {
         let mut desc = self.phases.desc();
         desc.extend(self.waiting.desc());
+        desc.extend(self.orphaned.desc());
         desc.extend(self.out.desc());
         desc
     }
 
     fn collect(&self) -> Vec<MetricFamily> {
         let mut counts = [0; DrainPhase::ALL.len()];
+        let (rules, mut orphaned) = (self.drains.rules(), 0);
         if let Some(facts) = self.facts.upgrade() {
+            let now = facts.clock.now();
             facts.view.each_node(|node| {
                 if let Some(record) = node.drain_facts.as_deref().and_then(Record::of) {
                     counts[record.phase as usize] += 1;
                 }
+                let drain_facts = node.drain_facts.as_deref();
+                let is_orphan = |facts| orphan(facts, &rules.policies, now).is_some();
+                orphaned += i64::from(drain_facts.is_some_and(is_orphan));
             });
         }
         for phase in DrainPhase::ALL {
             self.phases.with_label_values(&[phase.label()]).set(counts[phase as usize]);
         }
+        self.orphaned.set(orphaned);
         let node_budget = self.drains.node_budget.lock();
         self.waiting.set(i64::try_from(node_budget.waiting()).unwrap_or(i64::MAX));
         self.out.set(node_budget.unavailable().0.into());
         drop(node_budget);
         let mut families = self.phases.collect();
         families.extend(self.waiting.collect());
+        families.extend(self.orphaned.collect());
         families.extend(self.out.collect());
         families
     }

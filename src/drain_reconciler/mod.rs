@@ -7,6 +7,7 @@
 //! window, like all others.
 
 mod drain_metrics;
+mod orphan_reports;
 mod reconciler;
 mod report;
 mod rules;
@@ -18,6 +19,7 @@ use jiff::Timestamp;
 use parking_lot::Mutex;
 
 pub(crate) use drain_metrics::DrainMetrics;
+use orphan_reports::OrphanReports;
 pub(crate) use reconciler::{DrainReconciler, run};
 pub(crate) use report::Reporter;
 pub(crate) use rules::DrainRules;
@@ -26,8 +28,8 @@ use unstored::Unstored;
 
 use crate::cluster::Watched;
 use crate::drain::{
-    Action, Change, DrainPhase, NodeBudget, Policy, Record, Report, Step, is_draining, is_removed,
-    next_step,
+    Action, Change, DrainPhase, NodeBudget, Orphans, Policy, Record, Report, Step, is_draining,
+    is_removed, next_step,
 };
 use crate::informer::NodeListener;
 use crate::model::{Node, NodeName};
@@ -39,15 +41,18 @@ pub(crate) struct Drains {
     pub node_budget: Mutex<NodeBudget>,
     pub reporter: Reporter,
     unstored: Unstored,
+    orphan_reports: OrphanReports,
     /// Nodes about which something is to be done.
     pub due: Arc<TimedQueue<NodeName, ()>>,
 }
 
 impl Drains {
-    pub(crate) fn new(policies: Arc<[Policy]>, reporter: Reporter) -> Self {
+    pub(crate) fn new(policies: Arc<[Policy]>, orphans: Orphans, reporter: Reporter) -> Self {
         let node_budget = Mutex::new(NodeBudget::new(&policies));
         let (unstored, due) = (Unstored::default(), Arc::default());
-        Self { rules: Replaceable::new(policies), node_budget, reporter, unstored, due }
+        let orphan_reports = OrphanReports::default();
+        let rules = Replaceable::new(policies, orphans);
+        Self { rules, node_budget, reporter, unstored, orphan_reports, due }
     }
 
     /// The policies in force. A decision uses the same ones from its beginning to its end.
@@ -67,9 +72,9 @@ impl Drains {
     }
 
     /// Puts these policies in force. Records on nodes, grants and planned starts stay.
-    pub(crate) fn replace(&self, policies: Arc<[Policy]>) {
+    pub(crate) fn replace(&self, policies: Arc<[Policy]>, orphans: Orphans) {
         self.node_budget.lock().count_for(&policies);
-        self.rules.replace(policies);
+        self.rules.replace(policies, orphans);
     }
 
     /// This process leads from now on.
@@ -87,15 +92,16 @@ impl Drains {
     pub(crate) fn forget_work(&self) {
         self.due.clear();
         self.unstored.clear();
+        self.orphan_reports.forget_all();
         self.node_budget.lock().forget_claims();
     }
 
     /// What is to be done about a node.
     pub(crate) fn step(&self, rules: &DrainRules, node: &Node, now: Timestamp) -> Step {
         let Some(recalled) = self.unstored.recall(node, now) else {
-            return next_step(node, &rules.policies, now);
+            return next_step(node, &rules.policies, rules.orphans, now);
         };
-        let step = next_step(&recalled, &rules.policies, now);
+        let step = next_step(&recalled, &rules.policies, rules.orphans, now);
         // A node that is being removed is left alone, and needs no record.
         if node.drain_facts.as_deref().is_some_and(is_removed) {
             return step;
@@ -111,6 +117,13 @@ impl Drains {
             (Step::Wait(at), Some(again)) => Step::Wait(at.min(again)),
             (step, _) => step,
         }
+    }
+
+    /// Reports a node whose cordon is no policy's any more. Returns when to report it again.
+    pub(crate) fn report_orphan(&self, node: &Node, now: Timestamp) -> Option<Timestamp> {
+        let recalled = self.unstored.recall(node, now);
+        let known = recalled.as_ref().unwrap_or(node);
+        self.orphan_reports.look_at(known, &self.rules(), &self.reporter, now)
     }
 
     /// Takes in whether a drain has begun whose write is on its way, by the node as it is stored.
@@ -151,6 +164,7 @@ impl NodeListener for Drains {
         };
         let recalled = self.unstored.recall(node, now);
         self.unstored.forget(&node.name);
+        self.orphan_reports.forget(&node.name);
         let policies = &self.rules().policies;
         if let Some(drain_facts) = recalled.as_ref().unwrap_or(node).drain_facts.as_deref()
             && let Some(record) = Record::believed(drain_facts, policies, now)

@@ -7,7 +7,7 @@ use tracing::{info, warn};
 
 use super::drain_metrics::DrainMetrics;
 use crate::cluster::RequestError;
-use crate::drain::{Blocker, Capped, Claim, Report};
+use crate::drain::{Blocker, Capped, Claim, Orphans, Report};
 use crate::dry_run::DrainStories;
 use crate::model::Node;
 use crate::observe::{NodeEvent, Reason, Recorder};
@@ -120,6 +120,19 @@ impl Reporter {
         if self.recorder.is_news(node.uid, "cordon capped") {
             self.event(node, Reason::CordonDeferred, &format!("Cordon deferred: {capped}"));
         }
+    }
+
+    /// The policy that cordoned the node is configured no longer.
+    pub(super) fn orphaned(&self, node: &Node, policy: &str, orphans: Orphans) {
+        let what = match orphans {
+            Orphans::Keep => {
+                "so it stays cordoned. Uncordon it, configure the policy again, or set orphans: Uncordon"
+            }
+            Orphans::Uncordon => "so it is uncordoned",
+        };
+        let message =
+            format!("Policy {policy} cordoned the node and is not configured any more, {what}");
+        self.event(node, Reason::CordonOrphaned, &message);
     }
 
     /// These pods stay on their node, or block its drain.

@@ -5,31 +5,33 @@ use std::sync::Arc;
 use parking_lot::RwLock;
 
 use crate::cluster::Watched;
-use crate::drain::Policy;
+use crate::drain::{Orphans, Policy};
 
 /// Drain policies that belong together: a decision uses one set of them from its beginning to its end.
 #[derive(Debug)]
 pub(crate) struct DrainRules {
     pub policies: Arc<[Policy]>,
+    /// What happens to the cordons of other policies.
+    pub orphans: Orphans,
     /// What is read of nodes for them.
     pub watched: Arc<Watched>,
 }
 
 impl DrainRules {
-    pub(crate) fn new(policies: Arc<[Policy]>) -> Self {
+    pub(crate) fn new(policies: Arc<[Policy]>, orphans: Orphans) -> Self {
         let rules = policies.iter().flat_map(|policy| &policy.conditions);
         let watched = Arc::new(Watched {
             heartbeats: rules.clone().any(|rule| rule.stale_after.is_some()),
             conditions: rules.map(|rule| Arc::clone(&rule.kind)).collect(),
         });
-        Self { policies, watched }
+        Self { policies, orphans, watched }
     }
 
     /// These, and those of `other` that have another name.
     fn with(&self, other: &Self) -> Self {
         let is_other = |policy: &&Policy| self.policy(&policy.name).is_none();
         let others = other.policies.iter().filter(is_other);
-        Self::new(self.policies.iter().chain(others).cloned().collect())
+        Self::new(self.policies.iter().chain(others).cloned().collect(), self.orphans)
     }
 
     /// The policy of this name.
@@ -49,8 +51,8 @@ pub(super) struct Replaceable {
 }
 
 impl Replaceable {
-    pub(super) fn new(policies: Arc<[Policy]>) -> Self {
-        let rules = Arc::new(DrainRules::new(policies));
+    pub(super) fn new(policies: Arc<[Policy]>, orphans: Orphans) -> Self {
+        let rules = Arc::new(DrainRules::new(policies, orphans));
         Self { in_force: RwLock::new(Arc::clone(&rules)), read_for: RwLock::new(rules) }
     }
 
@@ -66,14 +68,15 @@ impl Replaceable {
 
     /// Has nodes read for these policies too.
     pub(super) fn prepare(&self, policies: Arc<[Policy]>) -> Arc<DrainRules> {
-        let both = Arc::new(DrainRules::new(policies).with(&self.in_force()));
+        let in_force = self.in_force();
+        let both = Arc::new(DrainRules::new(policies, in_force.orphans).with(&in_force));
         *self.read_for.write() = Arc::clone(&both);
         both
     }
 
     /// Puts these policies in force.
-    pub(super) fn replace(&self, policies: Arc<[Policy]>) {
-        let rules = Arc::new(DrainRules::new(policies));
+    pub(super) fn replace(&self, policies: Arc<[Policy]>, orphans: Orphans) {
+        let rules = Arc::new(DrainRules::new(policies, orphans));
         *self.in_force.write() = Arc::clone(&rules);
         *self.read_for.write() = rules;
     }
@@ -86,7 +89,8 @@ mod tests {
 
     #[test]
     fn nodes_are_read_for_old_and_new_policies_until_the_new_ones_are_in_force() {
-        let rules = Replaceable::new(Arc::from([policy("a", &["Bad"]), policy("b", &["Worse"])]));
+        let old = [policy("a", &["Bad"]), policy("b", &["Worse"])];
+        let rules = Replaceable::new(Arc::from(old), Orphans::Keep);
         let new: Arc<[Policy]> = Arc::from([policy("b", &["Hot"])]);
         rules.prepare(Arc::clone(&new));
         let read = rules.read_for();
@@ -95,7 +99,8 @@ mod tests {
         let watches = |kind: &str| read.watched.conditions.contains(kind);
         assert!(watches("Bad") && watches("Hot"));
         assert!(rules.in_force().policy("a").is_some(), "nothing has changed yet");
-        rules.replace(new);
+        rules.replace(new, Orphans::Uncordon);
+        assert_eq!(rules.in_force().orphans, Orphans::Uncordon);
         assert!(rules.in_force().policy("a").is_none());
         assert!(!rules.read_for().watched.conditions.contains("Bad"));
     }

@@ -69,6 +69,8 @@ reasons! {
         DrainEvictionBlocked,
         /// A node could not be cordoned.
         CordonFailed,
+        /// The policy that cordoned a node is configured no longer.
+        CordonOrphaned,
         /// A node could not be uncordoned.
         UncordonFailed,
         /// The drain of a node could not be scheduled.

@@ -10,7 +10,7 @@ use http::{Method, Request, Response};
 use hyper::body::Bytes;
 use ostrakon::clock::Clock;
 use ostrakon::cluster::Cluster;
-use ostrakon::config::{Compat, Config, DryRun, Election, Settings};
+use ostrakon::config::{Compat, Config, ConfigFile, DryRun, Election, Settings};
 use ostrakon::controller::{Hands, Prepared, Surroundings};
 use ostrakon::drain::Policy;
 use ostrakon::leader::{Identity, Times};
@@ -73,6 +73,8 @@ pub(crate) struct Entry {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
     Evict,
+    /// By a configuration file.
+    OfFile,
     /// Only while nobody else does.
     Exclusive,
     DryRun(DryRun),
@@ -112,6 +114,16 @@ impl Process {
         wire: &Arc<Wire>,
     ) -> Self {
         Self::begin(cluster, clock, Compat::None, settings, wire, ("test", None), Mode::Evict)
+    }
+
+    /// The same, with the settings of a configuration file: that may have policies later if it has none now.
+    pub(crate) fn of_file(
+        cluster: &Embedded,
+        clock: Clock,
+        settings: Settings,
+        wire: &Arc<Wire>,
+    ) -> Self {
+        Self::begin(cluster, clock, Compat::None, settings, wire, ("test", None), Mode::OfFile)
     }
 
     /// One that writes nothing, although it is told to elect a leader.
@@ -195,11 +207,12 @@ impl Process {
             instance: "test".to_owned(),
             dry_run: match mode {
                 Mode::DryRun(dry_run) => Some(dry_run),
-                Mode::Evict | Mode::Exclusive => None,
+                Mode::Evict | Mode::OfFile | Mode::Exclusive => None,
             },
             require_exclusive: mode == Mode::Exclusive,
             settings,
-            file: None,
+            file: (mode == Mode::OfFile)
+                .then(|| ConfigFile { path: "ostrakon.yaml".into(), hash: String::new() }),
         };
         let wall = cluster.store().clock().clone();
         let surroundings = Surroundings {

@@ -18,7 +18,7 @@ use crate::config::Compat;
 use crate::controller::requests::{ApiRequests, ByEvents};
 use crate::controller::state::Shared;
 use crate::drain::build::policy;
-use crate::drain::{Claim, Cordon, DrainPhase, Record};
+use crate::drain::{Claim, Cordon, DrainPhase, Orphans, Record};
 use crate::drain_reconciler::DrainMetrics;
 use crate::evict::{
     self, Cause, CauseKind, DrainEviction, Evictor, Hold, Holds, Key, Pauses, State, Wait, Window,
@@ -87,7 +87,8 @@ async fn held_by(holds: Vec<Box<dyn Hold>>, changed: Arc<Notify>) -> Bench {
     let facts = Arc::new(Facts::new(clock.clone(), Compat::None));
     let shared = Shared::new(facts, recorder.clone(), pauses, holds);
     let policies = Arc::from([policy("p", &["Bad"])]);
-    let shared = shared.draining_by(policies, DrainMetrics::register(&registry).unwrap());
+    let shared =
+        shared.draining_by(policies, Orphans::Keep, DrainMetrics::register(&registry).unwrap());
     let shared = Arc::new(shared);
     shared.lead();
     let drains = shared.drains.as_ref().unwrap();

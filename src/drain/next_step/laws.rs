@@ -95,7 +95,7 @@ fn read(node: &Node) -> Option<Record> {
 /// What the node comes to when each write is stored, until there is none.
 fn settled(mut node: Node, now: i64) -> Node {
     for _ in 0..8 {
-        let step = next_step(&node, &[policy("p", &KINDS)], at(now));
+        let step = next_step(&node, &[policy("p", &KINDS)], Orphans::Keep, at(now));
         let next = match &step {
             Step::Action(action) => stored(&node, action),
             _ => None,
@@ -122,7 +122,7 @@ proptest! {
     /// Only a cordon of ours is ever lifted, and only a node that someone finds bad is cordoned.
     #[test]
     fn nothing_of_others_is_undone(node in some_node(), now in 0_i64..2000) {
-        let Step::Action(action) = next_step(&node, &[policy("p", &KINDS)], at(now)) else { return Ok(()) };
+        let Step::Action(action) = next_step(&node, &[policy("p", &KINDS)], Orphans::Keep, at(now)) else { return Ok(()) };
         if let Action::Write(change) = &action {
             match change.unschedulable {
                 Some(false) => {
@@ -145,7 +145,7 @@ proptest! {
     /// No drain is begun, or goes on, on a node that is schedulable, dead, being deleted or removed.
     #[test]
     fn only_a_cordoned_living_node_is_drained(node in some_node(), now in 0_i64..2000) {
-        let step = next_step(&node, &[policy("p", &KINDS)], at(now));
+        let step = next_step(&node, &[policy("p", &KINDS)], Orphans::Keep, at(now));
         if let Step::Action(Action::Start(_) | Action::Continue(_) | Action::Expire(_)) = step {
             let drain_facts = node.drain_facts.as_deref().unwrap();
             prop_assert!(drain_facts.unschedulable && !drain_facts.terminating);
@@ -160,7 +160,7 @@ proptest! {
         let is_out = node.drain_facts.as_deref().is_some_and(is_removed);
         let node = if is_out { node } else { node.autoscaled(Autoscaler::Removing) };
         let drain_facts = node.drain_facts.as_deref().unwrap();
-        match next_step(&node, &[policy("p", &KINDS)], at(now)) {
+        match next_step(&node, &[policy("p", &KINDS)], Orphans::Keep, at(now)) {
             Step::Rest => {}
             Step::Action(Action::Write(change)) => {
                 prop_assert!(change.unschedulable.is_none() && !change.retry_taken);
@@ -201,7 +201,7 @@ proptest! {
     /// What is waited for lies ahead.
     #[test]
     fn a_wait_is_for_a_later_moment(node in some_node(), now in 0_i64..2000) {
-        if let Step::Wait(moment) = next_step(&node, &[policy("p", &KINDS)], at(now)) {
+        if let Step::Wait(moment) = next_step(&node, &[policy("p", &KINDS)], Orphans::Keep, at(now)) {
             prop_assert!(moment > at(now));
         }
     }

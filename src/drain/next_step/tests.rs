@@ -50,7 +50,7 @@ fn bad(record: &Record) -> Node {
 }
 
 fn step(node: &Node, now: i64) -> Step {
-    next_step(node, &[policy("p", &["Bad"])], at(now))
+    next_step(node, &[policy("p", &["Bad"])], Orphans::Keep, at(now))
 }
 
 fn written(step: Step) -> Change {
@@ -71,7 +71,7 @@ fn begun(step: Step) -> Vec<Claim> {
 
 #[test]
 fn without_conditions_or_policies_nothing_is_done() {
-    assert_eq!(next_step(&kept("n1"), &[], at(0)), Step::Rest);
+    assert_eq!(next_step(&kept("n1"), &[], Orphans::Keep, at(0)), Step::Rest);
     assert_eq!(step(&kept("n1"), 0), Step::Rest);
     assert_eq!(step(&bare("n1"), 0), Step::Rest, "nothing is known of its conditions");
 }
@@ -131,8 +131,11 @@ fn a_bad_node_that_draino_has_cordoned_is_scheduled_and_not_cordoned_again() {
 fn a_minimum_age_is_waited_for_without_any_event() {
     let policies = [policy("p", &["Bad=True,10m"])];
     let node = kept("n1").reporting("Bad", True, 0);
-    assert_eq!(next_step(&node, &policies, at(30)), Step::Wait(at(600)));
-    assert_eq!(begun(next_step(&node, &policies, at(600))), [claim("p", &["Bad=True,10m0s"])]);
+    assert_eq!(next_step(&node, &policies, Orphans::Keep, at(30)), Step::Wait(at(600)));
+    assert_eq!(
+        begun(next_step(&node, &policies, Orphans::Keep, at(600))),
+        [claim("p", &["Bad=True,10m0s"])]
+    );
 }
 
 #[test]
@@ -140,10 +143,10 @@ fn each_policy_that_finds_a_node_bad_has_a_claim_and_the_first_one_decides() {
     let mut policies =
         [policy("a", &["Worse"]), policy("b", &["Bad"]), policy("c", &["Bad", "Worse"])];
     let node = kept("n1").reporting("Bad", True, 0).labelled(&[("pool", "x")]);
-    let claims = begun(next_step(&node, &policies, at(10)));
+    let claims = begun(next_step(&node, &policies, Orphans::Keep, at(10)));
     assert_eq!(claims, [claim("b", &["Bad=True,0s"]), claim("c", &["Bad=True,0s"])]);
     policies[1].nodes.labels = vec![(Arc::from("pool"), Arc::from("y"))];
-    let claims = begun(next_step(&node, &policies, at(10)));
+    let claims = begun(next_step(&node, &policies, Orphans::Keep, at(10)));
     assert_eq!(claims, [claim("c", &["Bad=True,0s"])], "b does not select it");
 }
 
@@ -151,12 +154,15 @@ fn each_policy_that_finds_a_node_bad_has_a_claim_and_the_first_one_decides() {
 fn a_new_claim_is_written_down_and_an_old_one_stays_until_it_has_cleared() {
     let policies = [policy("p", &["Bad", "Worse"])];
     let both = bad(&record(DrainPhase::Drained)).reporting("Worse", True, 5);
-    let noted = written(next_step(&both, &policies, at(110))).record.unwrap();
+    let noted = written(next_step(&both, &policies, Orphans::Keep, at(110))).record.unwrap();
     assert_eq!(noted.claims, [claim("p", &["Bad=True,0s", "Worse=True,0s"])]);
     let one = both.recorded(Some(&noted)).reporting("Bad", False, 200);
     let now = at(200 + CLEAR - 1);
-    assert!(matches!(next_step(&one, &policies, now), Step::Wait(_)), "Bad may come back");
-    let noted = written(next_step(&one, &policies, at(200 + CLEAR))).record.unwrap();
+    assert!(
+        matches!(next_step(&one, &policies, Orphans::Keep, now), Step::Wait(_)),
+        "Bad may come back"
+    );
+    let noted = written(next_step(&one, &policies, Orphans::Keep, at(200 + CLEAR))).record.unwrap();
     assert_eq!(noted.claims, [claim("p", &["Worse=True,0s"])]);
 }
 
@@ -167,10 +173,12 @@ fn a_cordoned_node_is_scheduled_unless_the_policy_only_cordons() {
     let node = bad(&record(DrainPhase::Cordoned));
     assert!(matches!(step(&node, 10), Step::Action(Action::Schedule(_))));
     let cordons = Policy { drain: false, ..policy("p", &["Bad"]) };
-    let noted = written(next_step(&node, std::slice::from_ref(&cordons), at(10))).record.unwrap();
+    let noted = written(next_step(&node, std::slice::from_ref(&cordons), Orphans::Keep, at(10)))
+        .record
+        .unwrap();
     assert_eq!(noted.why.as_deref(), Some(cancelled::CORDON_ONLY));
     let node = node.recorded(Some(&noted));
-    assert_eq!(next_step(&node, &[cordons], at(11)), Step::Rest, "said once");
+    assert_eq!(next_step(&node, &[cordons], Orphans::Keep, at(11)), Step::Rest, "said once");
 }
 
 #[test]
@@ -270,7 +278,10 @@ fn a_policy_may_let_a_drain_under_way_go_on() {
     let goes_on = Policy { stop_when_clear: false, ..policy("p", &["Bad"]) };
     let node = bad(&record(DrainPhase::Draining)).reporting("Bad", False, 70);
     let now = at(71 + CLEAR);
-    assert!(matches!(next_step(&node, &[goes_on], now), Step::Action(Action::Continue(_))));
+    assert!(matches!(
+        next_step(&node, &[goes_on], Orphans::Keep, now),
+        Step::Action(Action::Continue(_))
+    ));
 }
 
 #[test]
@@ -323,7 +334,7 @@ fn what_does_not_clear_by_itself_stays_cordoned() {
     let mut policy = policy("p", &["Bad"]);
     policy.conditions[0].clear_after = None;
     let node = bad(&record(DrainPhase::Drained)).reporting("Bad", False, 1000);
-    assert_eq!(next_step(&node, &[policy], at(99_999)), Step::Rest);
+    assert_eq!(next_step(&node, &[policy], Orphans::Keep, at(99_999)), Step::Rest);
 }
 
 #[test]
@@ -331,13 +342,23 @@ fn a_status_that_is_not_trusted_neither_begins_nor_clears_nor_stops() {
     let mut policies = [policy("p", &["Bad"])];
     policies[0].conditions[0].stale_after = Some(Duration::from_secs(600));
     // Reported without a heartbeat: stale.
-    assert_eq!(next_step(&kept("n1").reporting("Bad", True, 0), &policies, at(10)), Step::Rest);
+    assert_eq!(
+        next_step(&kept("n1").reporting("Bad", True, 0), &policies, Orphans::Keep, at(10)),
+        Step::Rest
+    );
     let drained = bad(&record(DrainPhase::Drained)).reporting("Bad", False, 1000);
-    assert_eq!(next_step(&drained, &policies, at(99_999)), Step::Rest);
+    assert_eq!(next_step(&drained, &policies, Orphans::Keep, at(99_999)), Step::Rest);
     let scheduled = bad(&record(DrainPhase::Scheduled));
-    assert_eq!(next_step(&scheduled, &policies, at(60)), Step::Rest, "it has to wait");
+    assert_eq!(
+        next_step(&scheduled, &policies, Orphans::Keep, at(60)),
+        Step::Rest,
+        "it has to wait"
+    );
     let draining = bad(&record(DrainPhase::Draining));
-    assert!(matches!(next_step(&draining, &policies, at(100)), Step::Action(Action::Continue(_))));
+    assert!(matches!(
+        next_step(&draining, &policies, Orphans::Keep, at(100)),
+        Step::Action(Action::Continue(_))
+    ));
     // Whoever reported it does not know any more.
     let unknown = bad(&record(DrainPhase::Draining)).reporting("Bad", Unknown, 90);
     assert!(matches!(step(&unknown, 100), Step::Action(Action::Continue(_))));
@@ -348,19 +369,21 @@ fn what_is_recorded_decides_when_the_policy_has_changed() {
     let other = [policy("p", &["Other"])];
     let node = bad(&record(DrainPhase::Drained));
     assert_eq!(
-        next_step(&node, &other, at(110)),
+        next_step(&node, &other, Orphans::Keep, at(110)),
         Step::Rest,
         "the recorded condition is still bad"
     );
     let scheduled = bad(&record(DrainPhase::Scheduled));
     assert_eq!(
-        written(next_step(&scheduled, &other, at(60))).report,
+        written(next_step(&scheduled, &other, Orphans::Keep, at(60))).report,
         Report::Cancelled(cancelled::CLEAR),
         "nobody asks for its drain any more"
     );
     let good = node.reporting("Bad", False, 1000);
-    assert_eq!(written(next_step(&good, &other, at(1000 + CLEAR))).unschedulable, Some(false));
-    assert_eq!(written(next_step(&good, &[], at(1000 + CLEAR))).unschedulable, Some(false));
+    assert_eq!(
+        written(next_step(&good, &other, Orphans::Keep, at(1000 + CLEAR))).unschedulable,
+        Some(false)
+    );
 }
 
 #[test]
@@ -368,7 +391,7 @@ fn a_node_that_is_not_selected_any_more_is_not_drained() {
     let mut policies = [policy("p", &["Bad"])];
     policies[0].nodes.labels = vec![(Arc::from("pool"), Arc::from("y"))];
     let node = bad(&record(DrainPhase::Draining));
-    let change = written(next_step(&node, &policies, at(100)));
+    let change = written(next_step(&node, &policies, Orphans::Keep, at(100)));
     assert_eq!(change.report, Report::Cancelled(cancelled::CLEAR));
 }
 
@@ -391,15 +414,19 @@ fn somebody_uncordons_and_the_node_is_left_alone() {
 fn a_released_node_is_cordoned_again_for_a_new_reason_or_after_it_was_good() {
     let policies = [policy("p", &["Bad", "Worse"])];
     let node = bad(&record(DrainPhase::Released));
-    assert_eq!(next_step(&node, &policies, at(110)), Step::Rest);
+    assert_eq!(next_step(&node, &policies, Orphans::Keep, at(110)), Step::Rest);
     let worse = node.clone().reporting("Worse", True, 105);
-    assert_eq!(begun(next_step(&worse, &policies, at(110))).len(), 1);
+    assert_eq!(begun(next_step(&worse, &policies, Orphans::Keep, at(110))).len(), 1);
     let good = node.clone().reporting("Bad", False, 200);
-    assert_eq!(next_step(&good, &policies, at(201)), Step::Wait(at(200 + CLEAR)));
-    let change = written(next_step(&good, &policies, at(200 + CLEAR)));
+    assert_eq!(next_step(&good, &policies, Orphans::Keep, at(201)), Step::Wait(at(200 + CLEAR)));
+    let change = written(next_step(&good, &policies, Orphans::Keep, at(200 + CLEAR)));
     assert_eq!((change.record, change.unschedulable, change.report), (None, None, Report::None));
     let cordoned = node.unschedulable(true);
-    assert_eq!(begun(next_step(&cordoned, &policies, at(110))).len(), 1, "somebody else's cordon");
+    assert_eq!(
+        begun(next_step(&cordoned, &policies, Orphans::Keep, at(110))).len(),
+        1,
+        "somebody else's cordon"
+    );
 }
 
 #[test]
@@ -480,13 +507,13 @@ fn a_node_that_is_being_deleted_is_left_alone() {
 fn a_dead_node_is_cordoned_and_not_drained_until_it_is_heard_of() {
     let policies = [policy("p", &["Ready=Unknown,10m"])];
     let dead = kept("n1").reporting("Ready", Unknown, 0).ready_is(Unknown, 0);
-    let claims = begun(next_step(&dead, &policies, at(600)));
+    let claims = begun(next_step(&dead, &policies, Orphans::Keep, at(600)));
     let cordoned = Record::new(Arc::from("s1"), Cordon::Ours, claims);
     let dead = dead.unschedulable(true).recorded(Some(&cordoned));
-    let change = written(next_step(&dead, &policies, at(601)));
+    let change = written(next_step(&dead, &policies, Orphans::Keep, at(601)));
     assert_eq!(change.report, Report::Held(Arc::from(cancelled::UNREACHABLE)));
     let held = dead.recorded(change.record.as_ref());
-    assert_eq!(next_step(&held, &policies, at(602)), Step::Rest);
+    assert_eq!(next_step(&held, &policies, Orphans::Keep, at(602)), Step::Rest);
     for phase in [DrainPhase::Scheduled, DrainPhase::Draining] {
         let node = bad(&record(phase)).ready_is(Unknown, 50);
         let change = written(step(&node, 61));
@@ -505,8 +532,11 @@ fn a_condition_that_is_bad_again_is_waited_for_until_it_is_old_enough() {
     let claims = vec![claim("p", &["Bad=True,10m0s"])];
     let cordoned = Record { claims, ..record(DrainPhase::Cordoned) };
     let node = bad(&cordoned).reporting("Bad", True, 1000);
-    assert_eq!(next_step(&node, &policies, at(1001)), Step::Wait(at(1600)));
-    assert!(matches!(next_step(&node, &policies, at(1600)), Step::Action(Action::Schedule(_))));
+    assert_eq!(next_step(&node, &policies, Orphans::Keep, at(1001)), Step::Wait(at(1600)));
+    assert!(matches!(
+        next_step(&node, &policies, Orphans::Keep, at(1600)),
+        Step::Action(Action::Schedule(_))
+    ));
 }
 
 #[test]
@@ -520,28 +550,34 @@ fn a_second_condition_that_becomes_old_enough_is_not_missed() {
     };
     let policies = [drains, cordons];
     let node = bad(&held).reporting("Worse", True, 0);
-    assert_eq!(next_step(&node, &policies, at(10)), Step::Wait(at(600)));
-    let noted = written(next_step(&node, &policies, at(600))).record.unwrap();
+    assert_eq!(next_step(&node, &policies, Orphans::Keep, at(10)), Step::Wait(at(600)));
+    let noted = written(next_step(&node, &policies, Orphans::Keep, at(600))).record.unwrap();
     assert_eq!(noted.policy(), "drains");
     let node = node.recorded(Some(&noted));
-    assert!(matches!(next_step(&node, &policies, at(600)), Step::Action(Action::Schedule(_))));
+    assert!(matches!(
+        next_step(&node, &policies, Orphans::Keep, at(600)),
+        Step::Action(Action::Schedule(_))
+    ));
 }
 
 #[test]
 fn a_policy_that_drains_no_more_calls_off_what_is_planned_and_under_way() {
     let cordons = [Policy { drain: false, ..policy("p", &["Bad"]) }];
     for phase in [DrainPhase::Scheduled, DrainPhase::Draining] {
-        let change = written(next_step(&bad(&record(phase)), &cordons, at(100)));
+        let change = written(next_step(&bad(&record(phase)), &cordons, Orphans::Keep, at(100)));
         assert_eq!(change.report, Report::Cancelled(cancelled::CORDON_ONLY), "{phase}");
     }
-    assert_eq!(next_step(&bad(&record(DrainPhase::Failed)), &cordons, at(5000)), Step::Rest);
+    assert_eq!(
+        next_step(&bad(&record(DrainPhase::Failed)), &cordons, Orphans::Keep, at(5000)),
+        Step::Rest
+    );
 }
 
 #[test]
 fn the_settings_of_a_drain_do_not_change_with_another_policys_condition() {
     let policies = [policy("first", &["Worse"]), policy("p", &["Bad"])];
     let node = bad(&record(DrainPhase::Draining)).reporting("Worse", True, 90);
-    let noted = written(next_step(&node, &policies, at(100))).record.unwrap();
+    let noted = written(next_step(&node, &policies, Orphans::Keep, at(100))).record.unwrap();
     assert_eq!((noted.policy(), noted.claims.len()), ("p", 2));
 }
 
@@ -549,7 +585,8 @@ fn the_settings_of_a_drain_do_not_change_with_another_policys_condition() {
 fn a_deselected_node_is_not_drained_to_the_end_by_any_setting() {
     let mut goes_on = Policy { stop_when_clear: false, ..policy("p", &["Bad"]) };
     goes_on.nodes.labels = vec![(Arc::from("pool"), Arc::from("y"))];
-    let change = written(next_step(&bad(&record(DrainPhase::Draining)), &[goes_on], at(100)));
+    let change =
+        written(next_step(&bad(&record(DrainPhase::Draining)), &[goes_on], Orphans::Keep, at(100)));
     assert_eq!(change.report, Report::Cancelled(cancelled::CLEAR));
 }
 
@@ -575,11 +612,15 @@ fn a_condition_that_cannot_be_set_holds_no_recovery_back() {
 fn another_minimum_age_is_no_other_condition() {
     let older = [policy("p", &["Bad=True,5m"])];
     let released = bad(&record(DrainPhase::Released));
-    assert_eq!(next_step(&released, &older, at(400)), Step::Rest, "a person has decided");
+    assert_eq!(
+        next_step(&released, &older, Orphans::Keep, at(400)),
+        Step::Rest,
+        "a person has decided"
+    );
     let mut never = policy("p", &["Bad=True,5m"]);
     never.conditions[0].clear_after = None;
     let drained = bad(&record(DrainPhase::Drained)).reporting("Bad", False, 1000);
-    assert_eq!(next_step(&drained, &[never], at(99_999)), Step::Rest);
+    assert_eq!(next_step(&drained, &[never], Orphans::Keep, at(99_999)), Step::Rest);
 }
 
 #[test]
@@ -588,7 +629,7 @@ fn what_nobody_can_read_is_left_to_a_person() {
     let odd =
         Record { claims: vec![claim("p", &["Bad={\"delay\":1}"])], ..record(DrainPhase::Drained) };
     let node = bad(&odd).reporting("Bad", False, 1000);
-    assert_eq!(next_step(&node, &policies, at(99_999)), Step::Rest);
+    assert_eq!(next_step(&node, &policies, Orphans::Keep, at(99_999)), Step::Rest);
 }
 
 // Records that are none.
@@ -614,13 +655,20 @@ fn windows_hold_back_a_beginning_and_nothing_else() {
     }];
     let policies = [closed];
     let node = kept("n1").reporting("Bad", True, 0);
-    assert_eq!(begun(next_step(&node, &policies, at(10))).len(), 1, "cordoned at once");
+    assert_eq!(
+        begun(next_step(&node, &policies, Orphans::Keep, at(10))).len(),
+        1,
+        "cordoned at once"
+    );
     let scheduled = bad(&record(DrainPhase::Scheduled));
     assert!(
-        matches!(next_step(&scheduled, &policies, at(60)), Step::Wait(moment) if moment > at(60))
+        matches!(next_step(&scheduled, &policies, Orphans::Keep, at(60)), Step::Wait(moment) if moment > at(60))
     );
     let draining = bad(&record(DrainPhase::Draining));
-    assert!(matches!(next_step(&draining, &policies, at(100)), Step::Action(Action::Continue(_))));
+    assert!(matches!(
+        next_step(&draining, &policies, Orphans::Keep, at(100)),
+        Step::Action(Action::Continue(_))
+    ));
 }
 
 #[test]
@@ -631,3 +679,5 @@ fn what_cannot_be_read_of_a_record_is_not_repeated_at_length() {
     let Report::Unreadable(error) = change.report else { panic!("{:?}", change.report) };
     assert!(error.contains("ostrakon.dev/drain") && error.len() < 1_000, "{}", error.len());
 }
+
+mod orphaned;

@@ -1,5 +1,6 @@
 //! The controller is killed in each phase, and the next one continues from the node's record.
 
+use ostrakon::config::{Orphans, Settings};
 use ostrakon::drain::{AtDeadline, Retry, Undrainable};
 
 use super::*;
@@ -10,6 +11,15 @@ impl Stage {
         self.kill();
         seconds(down).await;
         self.start();
+    }
+
+    /// The controller dies, and another one starts a second later with the settings of a file.
+    async fn restart_with(&mut self, settings: Settings) {
+        self.kill();
+        seconds(1).await;
+        self.wire = Arc::default();
+        let clock = self.clock.clone();
+        self.process = Some(Process::of_file(&self.cluster, clock, settings, &self.wire));
     }
 }
 
@@ -180,4 +190,69 @@ async fn with_other_conditions_configured_what_is_recorded_decides_the_uncordon(
     stage.report("n1", "Bad", "False");
     minutes(6).await;
     assert!(!stage.is_cordoned("n1"));
+}
+
+/// Settings with only a policy `q` for another condition, or none.
+fn without_p(policies: usize, orphans: Orphans) -> Settings {
+    let policies = (0..policies).map(|_| policy("q", &["Other"])).collect();
+    Settings { policies, orphans, ..Settings::default() }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cordon_whose_policy_is_gone_stays_and_is_reported_each_hour() {
+    for policies in [1, 0] {
+        let mut stage = stage(|_| {});
+        stage.bad_node("n1");
+        stage.node("n2");
+        minutes(1).await;
+        assert_eq!(stage.counted("ostrakon_drain_orphaned_nodes", &[]), 0);
+        stage.restart_with(without_p(policies, Orphans::Keep)).await;
+        stage.report("n1", "Bad", "False");
+        minutes(10).await;
+        assert_eq!(stage.counted("ostrakon_drain_orphaned_nodes", &[]), 1);
+        assert_eq!(stage.told("Policy p cordoned the node"), 1, "once, and not of n2");
+        minutes(60).await;
+        assert_eq!(stage.told("Policy p cordoned the node"), 2);
+        assert!(stage.is_cordoned("n1"), "nobody knows that it has recovered");
+        assert_eq!(stage.requests("PATCH", "nodes"), 0, "nothing is written");
+        stage.restart_after(1).await;
+        minutes(10).await;
+        assert!(!stage.is_cordoned("n1"), "the policy is back");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cordon_whose_policy_is_gone_is_taken_back_if_the_file_says_so() {
+    for policies in [1, 0] {
+        let mut stage = stage(|_| {});
+        stage.bad_node("n1");
+        stage.node("n2");
+        stage.set_unschedulable("n2", true);
+        minutes(1).await;
+        stage.restart_with(without_p(policies, Orphans::Uncordon)).await;
+        minutes(1).await;
+        assert!(!stage.is_cordoned("n1") && stage.is_cordoned("n2"), "only what is ours");
+        assert_eq!((stage.record("n1"), stage.uncordons("n1")), (None, 1));
+        assert_eq!(stage.told("Policy p cordoned the node"), 1, "and it is said why");
+        assert_eq!(stage.told("Uncordoned node"), 1);
+        minutes(90).await;
+        assert_eq!(stage.told("Policy p cordoned the node"), 1);
+        assert_eq!(stage.counted("ostrakon_drain_orphaned_nodes", &[]), 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renamed_policy_takes_over_the_cordons_of_nodes_that_are_bad() {
+    let mut stage = stage(|policy| policy.drain = false);
+    stage.bad_node("n1");
+    minutes(1).await;
+    let renamed = Policy { drain: false, ..policy("q", &["Bad"]) };
+    let orphans = Orphans::Uncordon;
+    stage.restart_with(Settings { policies: vec![renamed], orphans, ..Settings::default() }).await;
+    minutes(10).await;
+    assert_eq!((stage.cordons("n1"), stage.uncordons("n1")), (1, 0));
+    assert_eq!(stage.told("Policy p cordoned the node"), 0);
+    stage.report("n1", "Bad", "False");
+    minutes(10).await;
+    assert!(!stage.is_cordoned("n1"), "and gives them back");
 }

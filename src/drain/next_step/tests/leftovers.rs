@@ -35,7 +35,7 @@ fn before_a_bad_node_waits_for_its_cordon_drainos_annotation_goes() {
 fn drainos_annotation_stays_beside_its_cordon_and_where_no_policy_looks() {
     let cordoned = left_by_draino().unschedulable(true).reporting("Bad", False, 100);
     assert_eq!(step(&cordoned, 110), Step::Wait(at(100 + CLEAR)));
-    assert_eq!(next_step(&left_by_draino(), &[], at(10)), Step::Rest);
+    assert_eq!(next_step(&left_by_draino(), &[], Orphans::Keep, at(10)), Step::Rest);
     let removed = left_by_draino().autoscaled(Autoscaler::Removing);
     assert_eq!(step(&removed, 10), Step::Rest);
 }
