@@ -10,15 +10,16 @@ use k8s_openapi::api::rbac::v1::{ClusterRole, PolicyRule};
 use kube::Api;
 use kube::api::ListParams;
 use ostrakon::clock::system_time;
+use serde_json::json;
 
 use super::outside::{LATE, figure};
 use super::start::{Account, complains, run};
 use crate::ctx::{Ctx, Scenario, TooSlow, trial};
 use crate::harness::audit::Audit;
-use crate::harness::cluster::{node, pod};
+use crate::harness::cluster::pod;
 use crate::harness::ostrakon::Launch;
-use crate::harness::workloads::Held;
-use crate::harness::{Arena, Bed, PodRef, User, Verb, no_execute, wait};
+use crate::harness::workloads::APP;
+use crate::harness::{Arena, Bed, NodeRef, PodRef, User, Verb, no_execute, wait};
 
 pub(super) fn trials() -> Vec<Scenario> {
     vec![
@@ -52,14 +53,27 @@ fn granted_by(file: &str) -> Result<Vec<PolicyRule>> {
     role.rules.context("a role without rules")
 }
 
-/// A pod on a node that its budget holds.
-async fn held(arena: &Arena) -> Result<(crate::harness::NodeRef, Held)> {
-    let n = arena.node("n").await?;
-    let elsewhere = arena.create_node(node("elsewhere")).await?;
+/// A pod that its budget holds, and the other pod of the budget, which is not ready.
+struct Held {
+    pod: PodRef,
+    other: PodRef,
+}
+
+const BUDGET: &str = "held";
+
+/// A pod on a node that its budget holds. No kubelet looks after either pod.
+async fn held(arena: &Arena) -> Result<(NodeRef, Held)> {
+    let (n, elsewhere) = (arena.node("n").await?, arena.node("elsewhere").await?);
     let keeper = arena.keeper("held").await?;
-    let like = |name: &str| pod(name).owned_by(&keeper).grace(5);
-    let held = arena.held("held", &n, &elsewhere, like).await?;
-    Ok((n, held))
+    let like = |name: &str, node: &NodeRef| {
+        pod(name).label(APP, BUDGET).on(node).owned_by(&keeper).grace(5)
+    };
+    let pod = arena.create(like("held", &n)).await?;
+    let other = arena.create(like("other", &elsewhere)).await?;
+    arena.make_ready(&pod).await?;
+    arena.budget(BUDGET, BUDGET, json!({ "minAvailable": 1 })).await?;
+    arena.budget_allows(BUDGET, 0).await?;
+    Ok((n, Held { pod, other }))
 }
 
 /// Waits for an event about a pod.
@@ -106,7 +120,7 @@ async fn the_evict_only_account_suffices_and_no_pod_is_deleted(ctx: &Ctx) -> Res
     let ostrakon = launch.start(bed).await?;
     arena.taint(&n, no_execute(KEY)).await?;
     witness.deleted_within([&free], SOON).await?;
-    let event = told(&arena, &held.pod, "TaintManagerEvictionBlocked", &[&held.budget]).await?;
+    let event = told(&arena, &held.pod, "TaintManagerEvictionBlocked", &[BUDGET]).await?;
     ensure!(verdict(&event).contains(KEY), "{event:?}");
     let event = told(&arena, &held.pod, "TaintManagerEviction", &["Marking for deletion"]).await?;
     ensure!(verdict(&event).contains("rule all; disruption budgets are respected"), "{event:?}");
@@ -115,7 +129,8 @@ async fn the_evict_only_account_suffices_and_no_pod_is_deleted(ctx: &Ctx) -> Res
     let blocked = blocked.sum("ostrakon_backlog_pods", &[("state", "blocked")]);
     ensure!(blocked == Some(1.0), "{blocked:?}");
 
-    arena.let_go(&held).await?;
+    arena.make_ready(&held.other).await?;
+    arena.budget_allows(BUDGET, 1).await?;
     witness.deleted_within([&held.pod], RETRIED).await?;
     for pod in [&free, &held.pod] {
         let condition = wait::until("a condition that tells the taint", SOON, async || {
@@ -154,7 +169,7 @@ async fn a_blocked_eviction_ends_with_a_deletion_at_its_moment(ctx: &Ctx) -> Res
     let ostrakon = launch.start(bed).await?;
     let tainted = system_time();
     arena.taint(&n, no_execute(KEY)).await?;
-    told(&arena, &held.pod, "TaintManagerEvictionBlocked", &[&held.budget]).await?;
+    told(&arena, &held.pod, "TaintManagerEvictionBlocked", &[BUDGET]).await?;
     // A restart on the way does not begin anew: the first sight is recorded.
     wait::until("the record", SOON, async || {
         let recorded = arena.annotations(&n).await?;
