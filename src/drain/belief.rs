@@ -29,6 +29,9 @@ const CLOCKS_DIFFER: Duration = Duration::from_secs(300);
 /// The latest that a drain may be planned: hundreds of nodes that are spaced by hours, in windows of
 /// hours.
 const FURTHEST_PLAN: Duration = Duration::from_secs(366 * 24 * 3600);
+/// A deadline that is no further off is believed whatever the policies in force say: a drain keeps its
+/// deadline when its policy is changed, removed, or succeeded by another one.
+const FURTHEST_DEADLINE: Duration = Duration::from_secs(7 * 24 * 3600);
 /// Conditions that a record may have, of all its policies. A node reports a few dozen.
 const MOST_CONDITIONS: usize = 64;
 /// Under this prefix are the taints that a policy may put on: they do not keep cluster-autoscaler from
@@ -71,8 +74,8 @@ impl Record {
         let longest_pause = later(latest, pause);
         self.next = self.next.map(|next| if next <= longest_pause { next } else { now });
         if let (Some(started), Some(deadline)) = (self.started, self.deadline) {
-            let longest = policy.map_or(Duration::ZERO, Policy::longest_drain);
-            let is_plausible = deadline <= later(latest, longest);
+            let longest = policy.map_or(Policy::LONGEST_GRACE, Policy::longest_drain);
+            let is_plausible = deadline <= later(latest, longest.max(FURTHEST_DEADLINE));
             self.deadline = Some(if is_plausible { deadline } else { later(started, longest) });
         }
         let is_whole = match self.phase {
@@ -207,12 +210,22 @@ mod tests {
         let endless = Record { deadline: Some(far()), ..draining() };
         let four_hours = i64::try_from(p.longest_drain().as_secs()).unwrap();
         assert_eq!(by(&p, &endless).deadline, Some(at(four_hours)));
-        let days = Duration::from_secs(3 * 86_400);
-        let patient = Policy { deadline: Some(days), ..p.clone() };
-        let long = Record { deadline: Some(at(3 * 86_400)), ..draining() };
+        let weeks = Duration::from_secs(21 * 86_400);
+        let patient = Policy { deadline: Some(weeks), ..p.clone() };
+        let long = Record { deadline: Some(at(21 * 86_400)), ..draining() };
         assert_eq!(by(&patient, &long), long, "the policy asks for it");
+        assert_eq!(by(&p, &long).deadline, Some(at(four_hours)), "it does not");
         let nobodys = Record { claims: vec![claim("other")], ..endless };
-        assert_eq!(by(&p, &nobodys).deadline, Some(at(0)), "there is no such policy");
+        assert_eq!(by(&p, &nobodys).deadline, Some(at(4 * 3600)), "there is no such policy");
+    }
+
+    #[test]
+    fn a_deadline_of_a_policy_that_has_changed_or_is_gone_is_kept() {
+        let days = Record { deadline: Some(at(3 * 86_400)), ..draining() };
+        let p = policy("p", &["Bad"]);
+        assert_eq!(by(&p, &days), days);
+        let nobodys = Record { claims: vec![claim("other")], ..days };
+        assert_eq!(by(&p, &nobodys), nobodys);
     }
 
     #[test]

@@ -3,7 +3,8 @@
 //! recorded, so that a test can also assert what did not happen.
 //!
 //! [`taints`] is about NoExecute taints, [`drains`] about cordon and drain, [`pauses`] about pauses,
-//! [`dry_run`] about runs that write nothing, [`refused`] about an API server that refuses everything.
+//! [`dry_run`] about runs that write nothing, [`reload`] about changes
+//! of the configuration file, [`refused`] about an API server that refuses everything.
 
 // What helps tests may fail where it stands.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
@@ -15,6 +16,7 @@ mod metrics;
 mod pauses;
 mod process;
 mod refused;
+mod reload;
 mod taints;
 
 use jiff::Timestamp;

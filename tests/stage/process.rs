@@ -2,16 +2,20 @@
 //! requests between the two.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use http::{Method, Request, Response};
+use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
 use ostrakon::clock::Clock;
 use ostrakon::cluster::Cluster;
-use ostrakon::config::{Compat, Config, ConfigFile, DryRun, Election, Settings};
-use ostrakon::controller::{Hands, Prepared, Surroundings};
+use ostrakon::config::{
+    Compat, Config, ConfigFile, DryRun, Election, Settings, content_hash, read_settings,
+};
+use ostrakon::controller::{Hands, InForce, Offered, Prepared, Surroundings};
 use ostrakon::drain::Policy;
 use ostrakon::leader::{Identity, Times};
 use ostrakon::observe::Readiness;
@@ -31,6 +35,7 @@ pub(crate) struct Process {
     registry: Registry,
     readiness: Readiness,
     alive: Arc<AtomicBool>,
+    in_force: Arc<OnceLock<Arc<InForce>>>,
     _end: oneshot::Sender<()>,
 }
 
@@ -45,6 +50,8 @@ pub(crate) struct Wire {
     writes: Mutex<Vec<String>>,
     /// What happens while the next deletion is on its way.
     meanwhile: Mutex<Option<Meanwhile>>,
+    /// The resource to which this process has no right, whatever it asks.
+    without_right_to: Mutex<Option<&'static str>>,
 }
 
 type Meanwhile = Box<dyn FnOnce() + Send>;
@@ -73,8 +80,6 @@ pub(crate) struct Entry {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
     Evict,
-    /// By a configuration file.
-    OfFile,
     /// Only while nobody else does.
     Exclusive,
     DryRun(DryRun),
@@ -123,7 +128,9 @@ impl Process {
         settings: Settings,
         wire: &Arc<Wire>,
     ) -> Self {
-        Self::begin(cluster, clock, Compat::None, settings, wire, ("test", None), Mode::OfFile)
+        let file = Some(ConfigFile { path: "ostrakon.yaml".into(), hash: String::new() });
+        let part = ("test", None);
+        Self::begin_with(cluster, clock, Compat::None, (settings, file), wire, part, Mode::Evict)
     }
 
     /// One that writes nothing, although it is told to elect a leader.
@@ -176,11 +183,38 @@ impl Process {
         Self::begin(cluster, clock, Compat::None, settings, wire, part, Mode::Evict)
     }
 
+    /// One that takes part in the election, with a configuration file of this content.
+    pub(crate) fn with_file(
+        cluster: &Embedded,
+        clock: Clock,
+        content: &str,
+        wire: &Arc<Wire>,
+    ) -> Self {
+        let settings = read_settings(content).expect("a configuration that can be used");
+        let path = PathBuf::from("/etc/ostrakon/config.yaml");
+        let file = Some(ConfigFile { path, hash: content_hash(content.as_bytes()) });
+        let election = Election { namespace: "kube-system".to_owned(), times: Times::default() };
+        let part = ("test", Some(election));
+        Self::begin_with(cluster, clock, Compat::None, (settings, file), wire, part, Mode::Evict)
+    }
+
     fn begin(
         cluster: &Embedded,
         clock: Clock,
         compat: Compat,
         settings: Settings,
+        wire: &Arc<Wire>,
+        part: (&str, Option<Election>),
+        mode: Mode,
+    ) -> Self {
+        Self::begin_with(cluster, clock, compat, (settings, None), wire, part, mode)
+    }
+
+    fn begin_with(
+        cluster: &Embedded,
+        clock: Clock,
+        compat: Compat,
+        (settings, file): (Settings, Option<ConfigFile>),
         wire: &Arc<Wire>,
         (identity, election): (&str, Option<Election>),
         mode: Mode,
@@ -207,12 +241,11 @@ impl Process {
             instance: "test".to_owned(),
             dry_run: match mode {
                 Mode::DryRun(dry_run) => Some(dry_run),
-                Mode::Evict | Mode::OfFile | Mode::Exclusive => None,
+                Mode::Evict | Mode::Exclusive => None,
             },
             require_exclusive: mode == Mode::Exclusive,
             settings,
-            file: (mode == Mode::OfFile)
-                .then(|| ConfigFile { path: "ostrakon.yaml".into(), hash: String::new() }),
+            file,
         };
         let wall = cluster.store().clock().clone();
         let surroundings = Surroundings {
@@ -225,11 +258,14 @@ impl Process {
         let (end, ended) = oneshot::channel();
         let (served, readiness) = (registry.clone(), Readiness::default());
         let said = readiness.clone();
+        let in_force = Arc::new(OnceLock::new());
+        let known = Arc::clone(&in_force);
         tokio::spawn(async move {
             let work = async {
                 let cluster = Cluster { client, server: "embedded".to_owned() };
                 let prepared = Prepared::new(cluster, &config, surroundings, &served).await;
                 let prepared = prepared.expect("the embedded cluster can be worked with");
+                let _ = known.set(prepared.in_force());
                 let gates = (said.gate("nodes"), said.gate("pods"));
                 prepared.begin(gates, &said)
             };
@@ -242,7 +278,22 @@ impl Process {
                 _ = &mut ended => {}
             }
         });
-        Self { registry, readiness, alive, _end: end }
+        Self { registry, readiness, alive, in_force, _end: end }
+    }
+
+    fn in_force(&self) -> &InForce {
+        self.in_force.get().expect("a controller that has started")
+    }
+
+    /// Its configuration file has this content now, or cannot be read.
+    pub(crate) async fn offer(&self, content: Result<&str, &str>) -> Offered {
+        self.in_force().offer(content.map(str::as_bytes), false).await
+    }
+
+    /// Hash of the configuration in force.
+    pub(crate) fn config_hash(&self) -> String {
+        let loaded = self.in_force().loaded();
+        loaded.file.as_ref().expect("it has a file").hash.clone()
     }
 
     /// Why it is not ready; nothing if it is.
@@ -308,6 +359,18 @@ impl Wire {
         *self.meanwhile.lock() = Some(Box::new(happens));
     }
 
+    /// The process has no right to this resource from now on, or all rights again.
+    pub(crate) fn take_right(&self, resource: Option<&'static str>) {
+        *self.without_right_to.lock() = resource;
+    }
+
+    /// Whether a review of access is denied.
+    fn denies(&self, review: &[u8]) -> bool {
+        let review = String::from_utf8_lossy(review);
+        let taken = *self.without_right_to.lock();
+        taken.is_some_and(|resource| review.contains(&format!("\"resource\":\"{resource}\"")))
+    }
+
     async fn carry(
         &self,
         request: Request<Bytes>,
@@ -319,7 +382,16 @@ impl Wire {
             return Err("the process is dead".into());
         }
         let path = request.uri().path().to_owned();
-        if request.method() != Method::GET && !path.ends_with("/selfsubjectaccessreviews") {
+        let is_review = path.ends_with("/selfsubjectaccessreviews");
+        if is_review && self.denies(request.body()) {
+            let mut review: serde_json::Value = serde_json::from_slice(request.body())?;
+            review["status"] = serde_json::json!({"allowed": false});
+            let body = Full::new(Bytes::from(review.to_string()));
+            let body = Body::new(body.map_err(|never| match never {}));
+            let created = Response::builder().status(201);
+            return Ok(created.header("content-type", "application/json").body(body)?);
+        }
+        if request.method() != Method::GET && !is_review {
             self.writes.lock().push(format!("{} {path}", request.method()));
         }
         if request.method() == Method::POST && path.ends_with("/events") {

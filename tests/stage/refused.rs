@@ -9,6 +9,7 @@ use ostrakon::sim::embedded::{Embedded, Fault, Options, Part, Resource, Rule};
 use parking_lot::Mutex;
 use serde_json::json;
 use tokio::time::sleep;
+use tracing::subscriber::DefaultGuard;
 
 use crate::noon;
 use crate::process::Process;
@@ -17,7 +18,7 @@ const REFUSED: [Resource; 3] = [Resource::Nodes, Resource::Pods, Resource::Lease
 
 /// What is logged.
 #[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
+pub(crate) struct Log(Arc<Mutex<Vec<u8>>>);
 
 impl io::Write for Log {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -31,8 +32,17 @@ impl io::Write for Log {
 }
 
 impl Log {
+    /// Logs of this thread go to it while the guard lives.
+    pub(crate) fn begin() -> (Self, DefaultGuard) {
+        let log = Self::default();
+        let writer = log.clone();
+        let subscriber =
+            tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
+        (log, tracing::subscriber::set_default(subscriber))
+    }
+
     /// The lines with these words.
-    fn lines(&self, words: &str) -> Vec<String> {
+    pub(crate) fn lines(&self, words: &str) -> Vec<String> {
         let text = String::from_utf8_lossy(&self.0.lock()).into_owned();
         text.lines().filter(|line| line.contains(words)).map(str::to_owned).collect()
     }
@@ -63,11 +73,7 @@ fn taint(cluster: &Embedded) {
 #[tokio::test(start_paused = true)]
 async fn one_that_is_refused_says_why_is_not_ready_after_two_minutes_and_works_again_by_itself() {
     for code in [401, 403] {
-        let log = Log::default();
-        let writer = log.clone();
-        let subscriber =
-            tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
-        let _logs = tracing::subscriber::set_default(subscriber);
+        let (log, _logs) = Log::begin();
         let clock = Clock::starting_at(noon());
         let cluster = Embedded::new(clock.clone(), Options::default());
         cluster.store().insert(Resource::Nodes, json!({"metadata": {"name": "n1"}})).unwrap();
