@@ -101,6 +101,44 @@ fn the_components_for_rules_grant_exactly_what_they_need_and_evict_only_takes_de
     assert!(preflight::rule_permissions().iter().all(|right| right.verb != "delete"));
 }
 
+/// A patch is applied here as kustomize would: each operation adds one value.
+#[test]
+fn the_component_for_a_file_mounts_a_folder_so_that_changes_arrive() {
+    let folder =
+        PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("deploy/kustomize/components/config");
+    let text = std::fs::read_to_string(folder.join("deployment.yaml")).unwrap();
+    let patch: serde_json::Value = serde_saphyr::from_str(&text).unwrap();
+    let mut deployment = serde_json::to_value(manifest::<Deployment>("deployment.yaml")).unwrap();
+    for operation in patch.as_array().unwrap() {
+        assert_eq!(operation["op"], "add");
+        let (parent, key) = operation["path"].as_str().unwrap().rsplit_once('/').unwrap();
+        let parent = deployment.pointer_mut(parent).unwrap();
+        match parent.as_array_mut() {
+            Some(list) if key == "-" => list.push(operation["value"].clone()),
+            _ => {
+                assert!(parent.get(key).is_none(), "{key} would be replaced");
+                parent[key] = operation["value"].clone();
+            }
+        }
+    }
+    let deployment: Deployment = serde_json::from_value(deployment).unwrap();
+    let pod = deployment.spec.unwrap().template.spec.unwrap();
+    let container = &pod.containers[0];
+    let mounts = container.volume_mounts.as_ref().unwrap();
+    let [mount] = mounts.as_slice() else { panic!("one: {mounts:?}") };
+    assert_eq!(mount.sub_path, None, "with it, a pod keeps the old content for ever");
+    assert_eq!(mount.read_only, Some(true));
+    let args = container.args.as_ref().unwrap();
+    assert!(args.contains(&format!("--config={}/config.yaml", mount.mount_path)), "{args:?}");
+    assert!(args.contains(&"--listen=:8080".to_owned()), "the others stay: {args:?}");
+    let volumes = pod.volumes.unwrap();
+    let [volume] = volumes.as_slice() else { panic!("one: {volumes:?}") };
+    assert_eq!(volume.name, mount.name);
+    let map = volume.config_map.as_ref().unwrap();
+    assert_eq!((map.name.as_str(), map.optional), ("ostrakon", None));
+    assert_eq!(map.items, None, "the keys are the files");
+}
+
 fn assert_grants_exactly(rules: &[PolicyRule], needed: &[Permission]) {
     let granted: Vec<String> = rules.iter().flat_map(rights).collect();
     let distinct: BTreeSet<String> = granted.iter().cloned().collect();

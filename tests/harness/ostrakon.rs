@@ -167,6 +167,11 @@ impl Ostrakon {
         self.process.terminate()
     }
 
+    /// Sends SIGHUP.
+    pub fn hang_up(&mut self) -> Result<()> {
+        self.process.hang_up()
+    }
+
     /// SIGSTOP: it hangs, its connections stay open.
     pub fn freeze(&mut self) -> Result<()> {
         self.process.freeze()

@@ -152,6 +152,11 @@ impl Process {
         self.signal(Signal::TERM)
     }
 
+    /// Asks it to read its configuration file again (SIGHUP).
+    pub fn hang_up(&mut self) -> Result<()> {
+        self.signal(Signal::HUP)
+    }
+
     /// Stops it where it is (SIGSTOP): connections stay open and nobody answers.
     pub fn freeze(&mut self) -> Result<()> {
         self.signal(Signal::STOP)

@@ -18,6 +18,7 @@ mod outages;
 mod outside;
 mod pauses;
 mod race;
+mod reload;
 mod reports;
 mod start;
 mod stop;
@@ -45,6 +46,7 @@ pub(crate) fn trials() -> Vec<Scenario> {
         outages::trials(),
         pauses::trials(),
         race::trials(),
+        reload::trials(),
         reports::trials(),
         start::trials(),
         stop::trials(),
