@@ -93,13 +93,12 @@ impl PauseReports {
     }
 
     fn resumed(&self, pause: &Pause) {
-        let over =
-            pause.until.is_some_and(|until| self.pauses.last().is_none_or(|last| last >= until));
+        let over = self.pauses.is_over(pause);
         let resumption = self.pauses.resumption().filter(|_| !over);
         let resumption = resumption.filter(|it| pause.since.is_none_or(|since| since <= it.at));
         let how = match &resumption {
             Some(resumption) => resumption.to_string(),
-            None if pause.until.is_some() => "it has ended, or was removed".to_owned(),
+            None if over => "its time was over".to_owned(),
             None => "it was removed".to_owned(),
         };
         info!(%pause, how, "the pause is over; what is due goes on");

@@ -163,6 +163,8 @@ pub(crate) struct Shadow {
     open: AHashMap<Uid, Open>,
     early: AHashMap<Uid, Early>,
     hints: Recent<Uid, Hints>,
+    /// Pods whose deletion was seen. What would have been evicted may be told a moment after it.
+    deleted: Recent<Uid, ()>,
     /// Pods that were due, by namespace and name.
     names: Recent<(Arc<str>, Arc<str>), Uid>,
     restarts: Vec<Timestamp>,
@@ -177,6 +179,7 @@ impl Default for Shadow {
             open: AHashMap::new(),
             early: AHashMap::new(),
             hints: Recent::new(REMEMBERED),
+            deleted: Recent::new(REMEMBERED),
             names: Recent::new(REMEMBERED),
             restarts: Vec::new(),
             tallies: [0; Kind::ALL.len()],
@@ -198,6 +201,9 @@ impl Shadow {
         *self.names.entry(name, || pod.uid) = pod.uid;
         if let Some(early) = self.early.remove(&pod.uid) {
             return vec![self.same(pod, verdict, now, &early.deleted)];
+        }
+        if self.deleted.get(&pod.uid).is_some() {
+            return Vec::new();
         }
         let open = Open {
             pod: pod.clone(),
@@ -237,6 +243,7 @@ impl Shadow {
         now: Timestamp,
     ) -> Vec<Finding> {
         let pod = before.reference();
+        self.deleted.entry(pod.uid, || ());
         if let Some(open) = self.open.remove(&pod.uid) {
             return vec![self.compared(&open, &deleted)];
         }

@@ -80,6 +80,11 @@ impl Pauses {
         self.known.lock().last
     }
 
+    /// Whether a pause has ended by itself, or would have by now.
+    pub fn is_over(&self, pause: &Pause) -> bool {
+        !pause.is_on(self.clock.now())
+    }
+
     /// Who ended the last pause, as far as it is stored.
     pub fn resumption(&self) -> Option<Resumption> {
         Resumption::parse(self.stored.borrow().get(Resumption::ANNOTATION)?)

@@ -51,7 +51,8 @@ impl Annotations {
 }
 
 /// Reads the lease until it is known, for a process that takes part in no election. A user who may not read
-/// it gets a warning: such a process sees no pause.
+/// it gets a warning: such a process sees no pause. Credentials that are rejected (401) are no such answer:
+/// nothing could be evicted with them, and once they are replaced, a pause must be known first.
 pub async fn first_look(api: &Api, namespace: &str, annotations: &Annotations) {
     loop {
         let begun = Instant::now();
@@ -70,19 +71,76 @@ pub async fn first_look(api: &Api, namespace: &str, annotations: &Annotations) {
 
 /// Reads the lease each second, after the [first look](first_look).
 pub async fn poll(api: &Api, namespace: &str, annotations: &Annotations) {
-    let mut pause = READ_EVERY;
+    let (mut pause, mut is_said) = (READ_EVERY, false);
     loop {
         sleep(pause).await;
         pause = READ_EVERY;
         match api.lease(namespace, LEASE, READ).await {
-            Ok(lease) => annotations.publish(lease.as_ref()),
-            Err(error) if is_forbidden(&error) => pause = FORBIDDEN,
+            Ok(lease) => {
+                is_said = false;
+                annotations.publish(lease.as_ref());
+            }
             // Without an answer, what is known stays.
-            Err(_) => {}
+            Err(error) => {
+                if is_forbidden(&error) {
+                    pause = FORBIDDEN;
+                }
+                if !std::mem::replace(&mut is_said, true) {
+                    warn!(namespace, lease = LEASE, %error, "cannot read the lease: a new pause, or the \
+                        end of one, is not seen until it can be read again");
+                }
+            }
         }
     }
 }
 
 fn is_forbidden(error: &RequestError) -> bool {
-    matches!(error, RequestError::Status(answer) if matches!(answer.code, 401 | 403))
+    matches!(error, RequestError::Status(answer) if answer.code == 403)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use http::{Request, Response};
+    use kube::Client;
+    use kube::client::Body;
+    use prometheus::Registry;
+    use serde_json::json;
+    use tower::service_fn;
+
+    use super::*;
+    use crate::cluster::Metrics;
+    use crate::model::Pause;
+
+    /// A server that answers so at first, and then with a lease that holds a pause.
+    fn refusing(code: u16) -> Api {
+        let asked = Arc::new(AtomicUsize::new(0));
+        let service = service_fn(move |_: Request<Body>| {
+            let is_refused = asked.fetch_add(1, Ordering::Relaxed) == 0;
+            async move {
+                let body = if is_refused {
+                    json!({"kind": "Status", "status": "Failure", "message": "no", "code": code})
+                } else {
+                    json!({"metadata": {"name": LEASE, "namespace": "a",
+                        "annotations": {Pause::ANNOTATION: "wrong taint"}}})
+                };
+                let code = if is_refused { code } else { 200 };
+                let body = Body::from(body.to_string().into_bytes());
+                Ok::<_, Infallible>(Response::builder().status(code).body(body).unwrap())
+            }
+        });
+        Api::new(Client::new(service, "a"), Metrics::register(&Registry::new()).unwrap())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn without_an_election_a_pause_is_known_before_the_first_write_even_after_a_refusal() {
+        for (code, is_known) in [(401, true), (429, true), (503, true), (403, false)] {
+            let annotations = Annotations::default();
+            first_look(&refusing(code), "a", &annotations).await;
+            let known = annotations.subscribe().borrow().contains_key(Pause::ANNOTATION);
+            assert_eq!(known, is_known, "{code}");
+        }
+    }
 }

@@ -1,7 +1,7 @@
 //! Holds evictions for taints while another manager is at work (`--require-exclusive`).
 //!
 //! A line is a namespace. Proof from one namespace holds only its own evictions, because a tenant that may
-//! update `pods/status` can forge it; proof from several namespaces holds all. A suspicion holds nothing.
+//! update `pods/status` can forge it; proof from three namespaces and two nodes holds all. A suspicion holds nothing.
 //! Evictions for drains are not held: the other manager does not drain.
 
 use std::sync::Arc;
@@ -34,7 +34,7 @@ impl Hold for RequireExclusive {
     fn why(&self, line: &str) -> String {
         format!(
             "waits until there was no sign of another manager for 5 minutes in namespace {line} or in \
-             three namespaces: {}",
+             three namespaces and on two nodes: {}",
             self.0.standing()
         )
     }

@@ -19,6 +19,7 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -46,10 +47,11 @@ const LEAST_NODES: usize = 2;
 /// Of more suspicious deletions, the last ones are kept.
 const MOST_DELETIONS: usize = 64;
 /// With proof from so many namespaces, evictions in all namespaces are held if ostrakon must be exclusive.
-/// With less, only those in the same namespaces: one tenant's word holds nobody else's evictions.
+/// With less, only those in the same namespaces: one tenant's word holds nobody else's evictions. It has to
+/// come from [`LEAST_NODES`] nodes, too: a kubelet may write the status of all pods of its node.
 const EVERYWHERE: usize = 3;
-/// Of more namespaces with proof, the last ones are kept: they are enough to hold all.
-const MOST_NAMESPACES: usize = 64;
+/// Of more namespaces or nodes with proof, the last ones are kept: they are enough to hold all.
+const MOST_KEPT: usize = 64;
 
 /// The current time, by the clock that deadlines are kept by and by the monotonic clock.
 #[derive(Clone, Copy, Debug)]
@@ -67,6 +69,8 @@ pub(super) struct Sightings {
     proof: Option<(Proof, Instant)>,
     /// When the last proof came from each namespace.
     namespaces: AHashMap<Arc<str>, Instant>,
+    /// When the last proof came from each node.
+    nodes: AHashMap<NodeName, Instant>,
     /// Suspicious deletions, the newest last.
     deletions: VecDeque<Deletion>,
 }
@@ -126,7 +130,8 @@ impl Sightings {
         if !self.is_of_this_term(author) {
             return false;
         }
-        self.remember(&pod.namespace, now.instant);
+        remember(&mut self.namespaces, &pod.namespace, now.instant);
+        remember(&mut self.nodes, &pod.node, now.instant);
         let manager = Arc::from(author.manager.as_str());
         match &mut self.proof {
             Some((proof, last)) if now.instant - *last < GONE_AFTER => {
@@ -143,24 +148,14 @@ impl Sightings {
         true
     }
 
-    fn remember(&mut self, namespace: &Arc<str>, now: Instant) {
-        self.namespaces.retain(|_, last| now - *last < GONE_AFTER);
-        if self.namespaces.len() >= MOST_NAMESPACES && !self.namespaces.contains_key(namespace) {
-            let oldest = self.namespaces.iter().min_by_key(|(_, last)| **last);
-            if let Some(oldest) = oldest.map(|(name, _)| Arc::clone(name)) {
-                self.namespaces.remove(&oldest);
-            }
-        }
-        self.namespaces.insert(Arc::clone(namespace), now);
-    }
-
     /// Until when evictions in a namespace are to be held, as far as is known now, if ostrakon must be
     /// exclusive.
     pub(super) fn held_until(&self, namespace: &str, now: Instant) -> Option<Instant> {
         let here = self.namespaces.get(namespace).copied();
-        let mut all: Vec<Instant> = self.namespaces.values().copied().collect();
-        all.sort_unstable_by(|one, other| other.cmp(one));
-        let until = here.max(all.get(EVERYWHERE - 1).copied())? + GONE_AFTER;
+        let namespaces = newest(&self.namespaces, EVERYWHERE);
+        let nodes = newest(&self.nodes, LEAST_NODES);
+        let everywhere = namespaces.zip(nodes).map(|(one, other)| one.min(other));
+        let until = here.max(everywhere)? + GONE_AFTER;
         (until > now).then_some(until)
     }
 
@@ -203,6 +198,25 @@ impl Sightings {
             _ => self.suspicion(now).map_or(Standing::Alone, Standing::Suspected),
         }
     }
+}
+
+/// Notes the newest proof of a namespace or a node. The oldest makes room.
+fn remember<K: Clone + Eq + Hash>(proofs: &mut AHashMap<K, Instant>, key: &K, now: Instant) {
+    proofs.retain(|_, last| now - *last < GONE_AFTER);
+    if proofs.len() >= MOST_KEPT && !proofs.contains_key(key) {
+        let oldest = proofs.iter().min_by_key(|(_, last)| **last);
+        if let Some(oldest) = oldest.map(|(key, _)| key.clone()) {
+            proofs.remove(&oldest);
+        }
+    }
+    proofs.insert(key.clone(), now);
+}
+
+/// Since when there was proof from at least so many.
+fn newest<K>(proofs: &AHashMap<K, Instant>, count: usize) -> Option<Instant> {
+    let mut all: Vec<Instant> = proofs.values().copied().collect();
+    all.sort_unstable_by(|one, other| other.cmp(one));
+    all.get(count - 1).copied()
 }
 
 impl fmt::Display for Standing {
@@ -298,7 +312,11 @@ mod tests {
     }
 
     fn mark_in(seen: &mut Sightings, namespace: &str, now: Now) {
-        let pod = PodRef { namespace: namespace.into(), ..pod("a").reference() };
+        mark_on(seen, &format!("node-of-{namespace}"), namespace, now);
+    }
+
+    fn mark_on(seen: &mut Sightings, node: &str, namespace: &str, now: Now) {
+        let pod = PodRef { namespace: namespace.into(), ..pod("a").on(node).reference() };
         assert!(seen.marked(&pod, &author(60), now));
     }
 
@@ -340,12 +358,28 @@ mod tests {
     }
 
     #[test]
+    fn proof_from_one_node_may_be_its_kubelets_and_holds_no_other_namespace() {
+        let (mut seen, time) = start();
+        for namespace in ["a", "b", "c", "d"] {
+            mark_on(&mut seen, "n1", namespace, time.at(60));
+        }
+        assert_eq!(held_until(&seen, "e", &time, 60), None);
+        assert_eq!(held_until(&seen, "a", &time, 60), Some(360));
+        mark_on(&mut seen, "n2", "a", time.at(90));
+        assert_eq!(
+            held_until(&seen, "e", &time, 90),
+            Some(360),
+            "as long as from three and from two"
+        );
+    }
+
+    #[test]
     fn more_namespaces_than_are_kept_hold_all_just_as_well() {
         let (mut seen, time) = start();
         for number in 0..10_000 {
             mark_in(&mut seen, &format!("ns{number}"), time.at(60 + number / 1000));
         }
-        assert_eq!(seen.namespaces.len(), MOST_NAMESPACES);
+        assert_eq!((seen.namespaces.len(), seen.nodes.len()), (MOST_KEPT, MOST_KEPT));
         assert_eq!(held_until(&seen, "other", &time, 70), Some(369));
     }
 

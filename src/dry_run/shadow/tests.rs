@@ -83,6 +83,22 @@ impl Bench {
 }
 
 #[test]
+fn a_deletion_that_is_seen_right_before_ostrakon_would_evict_is_compared_once() {
+    let mut bench = Bench::default();
+    let (both, person) = (minute("a"), minute("b"));
+    bench.deleted(&both, by_taint(61));
+    assert_eq!(bench.only().0, Kind::Same);
+    bench.deleted(&person, by_others(61));
+    for pod in [&both, &person] {
+        bench.would(pod, 61);
+    }
+    assert_eq!(bench.shadow.waiting(), (0, 0), "they are gone, and nobody tells it again");
+    bench.tick(700, &[], true);
+    bench.end(800);
+    assert_eq!(bench.found(), []);
+}
+
+#[test]
 fn a_pod_that_both_evict_at_its_deadline_is_no_difference_whoever_is_first() {
     let mut bench = Bench::default();
     let (a, b, c) = (minute("a"), minute("b"), minute("c"));
