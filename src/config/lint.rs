@@ -215,10 +215,13 @@ fn condition(policy: &Policy, rule: &ConditionRule, warn: &mut impl FnMut(String
     } else if let Some((_, what, remedy)) = none {
         warn(format!("no node has a condition {kind}: {what}"), remedy);
     } else if healthy && kind == "Ready" {
-        warn(
-            "Ready=True makes every healthy node bad".to_owned(),
-            "write Ready=False or Ready=Unknown",
-        );
+        // In a file this is an error unless the policy says that it is meant. Flags cannot say so.
+        if !policy.allow_majority {
+            warn(
+                "Ready=True makes every healthy node bad".to_owned(),
+                "write Ready=False or Ready=Unknown",
+            );
+        }
     } else if healthy {
         warn(
             format!("every healthy node has {kind}={} and would be bad", rule.status),

@@ -190,7 +190,7 @@ fn a_status_may_be_written_without_quotes() {
         ("\"Unknown\"", ConditionStatus::Unknown),
     ] {
         let text = format!(
-            "drainPolicies: [{{name: p, conditions: [{{type: Ready, status: {text}, minAge: 10m}}]}}]"
+            "drainPolicies: [{{name: p, conditions: [{{type: Cool, status: {text}, minAge: 10m}}]}}]"
         );
         let policies = read_policies(&text).unwrap();
         assert_eq!(policies[0].conditions[0].status, status);
@@ -610,12 +610,30 @@ fn the_reader_and_the_schema_have_the_same_keys() {
 }
 
 #[test]
+fn ready_as_a_bad_condition_is_refused_unless_the_policy_says_that_it_is_meant() {
+    for entry in ["'Ready=True,0s'", "{type: Ready, status: 'True', minAge: 1h}"] {
+        let text =
+            |more: &str| format!("drainPolicies: [{{name: p, conditions: [{entry}]{more}}}]");
+        let found = problems(&text(""));
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(
+            found[0].contains("conditions[0]: Ready=True makes every healthy node"),
+            "{found:?}"
+        );
+        assert!(found[0].contains("allowMajority: true"), "{found:?}");
+        assert_eq!(warned(&text(", allowMajority: true")), Vec::<String>::new());
+        assert_eq!(problems(&text(", allowMajority: false")).len(), 1);
+    }
+    let bad = "drainPolicies: [{name: p, conditions: ['Ready=False,10m']}]";
+    assert_eq!(warned(bad), Vec::<String>::new(), "what is not healthy is no matter");
+}
+
+#[test]
 fn what_is_seldom_meant_is_warned_of() {
     assert_eq!(warned("drainPolicies: []"), Vec::<String>::new());
     let quiet = "drainPolicies: [{name: p, conditions: [{type: Cool, staleAfter: 15m}]}]";
     assert_eq!(warned(quiet), Vec::<String>::new());
     for (entry, words) in [
-        ("conditions: ['Ready=True,0s']", "conditions[0]: Ready=True makes every healthy node"),
         ("conditions: ['Ready=Unknown,10m']", "not drained"),
         ("conditions: [KernelDeadlock]", "clearAfter: never"),
         ("conditions: [{type: Cool, staleAfter: 5m}]", "between two heartbeats"),

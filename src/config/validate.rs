@@ -106,7 +106,8 @@ impl Reader<'_> {
 
     fn policy(&mut self, fields: &mut Fields<'_>) -> (Policy, Vec<usize>) {
         let name = self.name(fields);
-        let (conditions, indexes) = self.conditions(fields);
+        let allow_majority = self.truth(fields.get("allowMajority")).unwrap_or_default();
+        let (conditions, indexes) = self.conditions(fields, allow_majority);
         let defaults = Policy::new(name, conditions);
         let nodes = NodeSelector {
             labels: self.labels(fields.get("nodeSelector")),
@@ -135,7 +136,7 @@ impl Reader<'_> {
             groups: self.groups(fields.get("groups")).unwrap_or(defaults.groups),
             lingering: self.duration(fields.get("lingering")).unwrap_or(defaults.lingering),
             status_taint: self.status_taint(fields.get("statusTaint")),
-            allow_majority: self.truth(fields.get("allowMajority")).unwrap_or_default(),
+            allow_majority,
             name: defaults.name,
             conditions: defaults.conditions,
         };
@@ -152,7 +153,11 @@ impl Reader<'_> {
         name.to_owned()
     }
 
-    fn conditions(&mut self, fields: &mut Fields<'_>) -> (Vec<ConditionRule>, Vec<usize>) {
+    fn conditions(
+        &mut self,
+        fields: &mut Fields<'_>,
+        allow_majority: bool,
+    ) -> (Vec<ConditionRule>, Vec<usize>) {
         let remedy = "list at least one, such as KernelDeadlock";
         let (mut rules, mut indexes) = (Vec::<ConditionRule>::new(), Vec::new());
         let Some(at) = self.required(fields, "conditions", remedy) else { return (rules, indexes) };
@@ -171,6 +176,11 @@ impl Reader<'_> {
             if rules.iter().any(|other| (&other.kind, other.status) == (&rule.kind, rule.status)) {
                 let cause = format!("{}={} is listed twice", rule.kind, rule.status);
                 self.wrong_at(&item, cause, "list each type and status once");
+            }
+            if !allow_majority && &*rule.kind == "Ready" && rule.status == ConditionStatus::True {
+                let remedy = "write Ready=False or Ready=Unknown, or set allowMajority: true if \
+                              healthy nodes are meant";
+                self.wrong_at(&item, "Ready=True makes every healthy node bad", remedy);
             }
             rules.push(rule);
             indexes.push(index);

@@ -537,6 +537,11 @@ fn write_conditions(rules: &[(ConditionRule, Word)], file: &mut Writer) {
     for (rule, word) in rules {
         file.setting(3, &format!("- {}", quoted(&rule.to_string())), Some(&word.origin));
     }
+    let healthy = |it: &ConditionRule| &*it.kind == "Ready" && it.status == ConditionStatus::True;
+    if rules.iter().any(|(rule, _)| healthy(rule)) {
+        file.say(2, "Ready=True makes every healthy node bad. A file must say that this is meant.");
+        file.line(2, "allowMajority: true");
+    }
 }
 
 /// A syntax error without the text that it quotes.

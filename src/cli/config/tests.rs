@@ -37,6 +37,12 @@ fn policy(arguments: &[&str]) -> Policy {
 }
 
 #[test]
+fn a_draino_for_healthy_nodes_becomes_a_file_that_says_so() {
+    assert!(policy(&["Ready=True,0s"]).allow_majority);
+    assert!(!policy(&["Ready=False,0s"]).allow_majority);
+}
+
+#[test]
 fn the_defaults_of_draino_become_settings() {
     let policy = policy(&["KernelDeadlock"]);
     assert_eq!(policy.conditions[0].to_string(), "KernelDeadlock=True,0s");

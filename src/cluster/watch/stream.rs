@@ -51,8 +51,8 @@ pub(in crate::cluster) enum End {
 
 impl End {
     /// All labels, for the metrics that show each of them from the start.
-    pub(in crate::cluster) const LABELS: [&str; 6] =
-        ["closed", "expired", "idle", "rewound", "garbled", "failed"];
+    pub(in crate::cluster) const LABELS: [&str; 7] =
+        ["closed", "expired", "idle", "rewound", "asked", "garbled", "failed"];
 
     pub(super) fn label(&self) -> &'static str {
         match self {
