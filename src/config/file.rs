@@ -215,8 +215,7 @@ pub(super) struct PolicyEntry {
     /// Key of a `NoSchedule` taint that is added with the cordon, beginning with
     /// `status-taint.cluster-autoscaler.kubernetes.io/`. Default: no taint.
     pub(super) status_taint: Option<String>,
-    /// Act even if most of the nodes that the policy selects are bad. Without it such a policy is held
-    /// back, because its condition is probably a mistake. Default: false.
+    /// Allow `Ready=True`, which every healthy node has, as a condition. Default: false.
     pub(super) allow_majority: Option<bool>,
 }
 

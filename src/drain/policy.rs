@@ -50,7 +50,7 @@ pub struct Policy {
     /// Key of a NoSchedule taint that is added with the cordon, with the prefix
     /// `status-taint.cluster-autoscaler.kubernetes.io/`.
     pub status_taint: Option<Arc<str>>,
-    /// It may act although most of its nodes are bad.
+    /// `Ready=True`, which every healthy node has, is meant.
     pub allow_majority: bool,
 }
 

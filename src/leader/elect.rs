@@ -1,5 +1,6 @@
 //! Takes, renews and releases the lease.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -362,7 +363,10 @@ impl Candidate {
 
     async fn read(&self, within: Duration) -> Result<Option<Lease>, RequestError> {
         let lease = self.api.lease(&self.namespace, LEASE, within).await?;
-        self.annotations.publish(lease.as_ref());
+        // A lease that was deleted is made again with its annotations: a pause does not end so.
+        if lease.is_some() {
+            self.annotations.publish(lease.as_ref());
+        }
         Ok(lease)
     }
 
@@ -389,7 +393,11 @@ impl Candidate {
 
     /// The lease with our claim on it.
     fn claimed(&self, stored: Option<Lease>, now: Timestamp) -> Lease {
-        let mut lease = stored.unwrap_or_default();
+        let mut lease = stored.unwrap_or_else(|| {
+            let mut lease = Lease::default();
+            lease.annotations = BTreeMap::clone(&self.annotations.subscribe().borrow());
+            lease
+        });
         LEASE.clone_into(&mut lease.name);
         lease.namespace.clone_from(&self.namespace);
         // It counts for the claim that was released, not for this one.

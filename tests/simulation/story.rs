@@ -281,7 +281,7 @@ impl Story {
             let time = self.random.random_range(0.0..4.0);
             self.pass(time).await?;
         }
-        self.end_pause();
+        self.end_pause().await?;
         self.end_hostility();
         if is_of_drains {
             self.drain_end().await?;

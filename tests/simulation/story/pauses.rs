@@ -6,7 +6,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde_json::{Value, json};
 
-use super::Story;
+use super::{Story, Verified};
 use crate::time::at;
 
 const NAMESPACE: &str = "kube-system";
@@ -33,10 +33,7 @@ impl Story {
         let now = self.now();
         let Some(Chances { random, left }) = &mut self.pauses else { return };
         let value = match left {
-            Some(0) => {
-                *left = None;
-                None
-            }
+            Some(0) => None,
             Some(steps) => {
                 *steps -= 1;
                 return;
@@ -55,17 +52,32 @@ impl Story {
             }
             None => return,
         };
-        self.annotate_lease(value.as_deref());
-    }
-
-    /// Ends a pause, if there is one.
-    pub(super) fn end_pause(&mut self) {
-        if self.pauses.take().is_some() {
-            self.annotate_lease(None);
+        let is_resumed = value.is_none();
+        if self.annotate_lease(value.as_deref())
+            && is_resumed
+            && let Some(Chances { left, .. }) = &mut self.pauses
+        {
+            *left = None;
         }
     }
 
-    fn annotate_lease(&self, value: Option<&str>) {
+    /// Ends a pause, if there is one. While there is no lease, whoever resumes tries again: a process may
+    /// make the lease again as it knew it.
+    pub(super) async fn end_pause(&mut self) -> Verified {
+        if self.pauses.take().is_none() {
+            return Ok(());
+        }
+        for _ in 0..120 {
+            if self.annotate_lease(None) {
+                break;
+            }
+            self.pass(1.0).await?;
+        }
+        Ok(())
+    }
+
+    /// Returns whether there was a lease.
+    fn annotate_lease(&self, value: Option<&str>) -> bool {
         let changed = |lease: &Value| {
             let mut lease = lease.clone();
             match value {
@@ -80,6 +92,6 @@ impl Story {
         };
         // There may be no lease at the moment.
         let store = self.cluster.store();
-        let _ = store.modify(Resource::Leases, NAMESPACE, LEASE, Part::Whole, false, changed);
+        store.modify(Resource::Leases, NAMESPACE, LEASE, Part::Whole, false, changed).is_ok()
     }
 }
