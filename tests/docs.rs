@@ -35,10 +35,11 @@ fn sources(folder: &Path, names: &mut BTreeSet<String>) {
     }
 }
 
-/// Metrics are registered in files named `…_metrics.rs`, and those of events and of the clock where they
-/// are used.
+/// Metrics are registered in files named `…_metrics.rs`, and those of events, of the clock and of ignored
+/// taints where they are used.
 fn has_metrics(file_name: &str) -> bool {
-    file_name.ends_with("_metrics.rs") || ["clock_watch.rs", "events.rs"].contains(&file_name)
+    file_name.ends_with("_metrics.rs")
+        || ["clock_watch.rs", "events.rs", "ignored_taints.rs"].contains(&file_name)
 }
 
 #[test]

@@ -72,9 +72,10 @@ fn by_rules_a_pod_is_due_and_deleted_when_they_say_so() {
                 Verdict::EvictNow(_) => Some(i128::MIN),
                 Verdict::EvictAt { deadline, .. } => Some(deadline.0.as_nanosecond()),
             };
-            let deletion = match verdict.respects_budgets() {
-                true => verdict.deletion().and_then(nanos),
-                false => nanos(&verdict),
+            let deletion = if verdict.respects_budgets() {
+                verdict.deletion().and_then(nanos)
+            } else {
+                nanos(&verdict)
             };
             prop_assert_eq!((nanos(&verdict), deletion), expected, "{}", verdict);
             // The last of them deletes, and says so.

@@ -49,7 +49,7 @@ pub(super) struct PauseArguments {
 
 /// End a pause, or reset the breaker
 ///
-/// What came due during the pause is evicted now, unless its taint is gone. Needs the rights
+/// What came due during the pause is evicted at the pace of the limits, unless its taint is gone. Needs the rights
 /// get and patch on the lease. The same without this program:
 ///
 ///   kubectl annotate lease -n kube-system ostrakon ostrakon.dev/pause-
@@ -176,7 +176,7 @@ fn paused_text(pause: &Pause, lease: &Lease, now: Timestamp) -> String {
 fn resumed_text(pause: &Pause, lease: &Lease, now: Timestamp) -> String {
     let over = if pause.is_on(now) { "it was" } else { "it had ended by itself; it was" };
     format!(
-        "resumed; {over} {pause}\n{}\nwhat is due is evicted now; ostrakon_backlog_pods counts it\n",
+        "resumed; {over} {pause}\n{}\nwhat is due is evicted at the pace of the limits; ostrakon_backlog_pods counts it\n",
         leader_text(lease, now)
     )
 }

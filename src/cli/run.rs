@@ -33,6 +33,7 @@ use crate::observe::{LogFormat, LogLevel, start_logs};
 /// file read again instead, unless the terminal that it writes to was closed. A replica that loses the
 /// lease stops writing, stays up as a standby and takes part in the next election.
 #[derive(Debug, Args)]
+#[allow(clippy::struct_excessive_bools, reason = "flags that are given or not")]
 pub(super) struct Arguments {
     /// Kubeconfig file [default: KUBECONFIG, then ~/.kube/config, then the pod's service account]
     #[arg(long, value_name = "FILE")]
@@ -58,7 +59,7 @@ pub(super) struct Arguments {
 
     /// Hold evictions for taints while another controller evicts pods for NoExecute taints too, such as
     /// the one built into kube-controller-manager, until there was no sign of it for 5 minutes. A sign in
-    /// one or two namespaces holds evictions there; signs in three hold all. Nothing else is held
+    /// one namespace holds evictions there; signs in three, on two nodes, hold all. Nothing else is held
     #[arg(long, conflicts_with = "dry_run")]
     require_exclusive: bool,
 
@@ -119,7 +120,7 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "FILE", requires = "dry_run", help_heading = "Dry run")]
     report: Option<PathBuf>,
 
-    /// Create Kubernetes events that say what would have been done. Their reasons begin with DryRun. This
+    /// Create Kubernetes events that say what would have been done. Their reasons begin with `DryRun`. This
     /// needs the right to create events, and nothing else is written
     #[arg(long, requires = "dry_run", help_heading = "Dry run")]
     dry_run_events: bool,

@@ -101,6 +101,7 @@ pub struct Prepared {
 
 impl Prepared {
     /// Registers the metrics, waits for the API server, and checks the rights.
+    #[allow(clippy::too_many_lines, reason = "one part after the other is made")]
     pub async fn new(
         cluster: Cluster,
         config: &Config,
@@ -222,6 +223,7 @@ impl Prepared {
 
     /// Begins to watch, to take part in the election, and to work. The gates open with the first
     /// complete lists of nodes and pods. What is lost later goes to `readiness`.
+    #[allow(clippy::too_many_lines, reason = "one task after the other is started")]
     pub fn begin(self, (nodes_known, pods_known): (Gate, Gate), readiness: &Readiness) -> Engine {
         let Self {
             shared, api, gate, lane, recorder, window, evict_metrics, leader_metrics, ..

@@ -1,6 +1,6 @@
 //! Reads the configuration file again: every few seconds, and at once when somebody asks for it.
 //!
-//! The content is compared, not the time of the file or its place: a ConfigMap is a symbolic link that is
+//! The content is compared, not the time of the file or its place: a `ConfigMap` is a symbolic link that is
 //! replaced, on a file system that may not report it.
 
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use tokio::time::sleep;
 use super::in_force::InForce;
 use crate::config::ConfigFile;
 
-/// How often the file is read. A kubelet takes a minute to bring a ConfigMap.
+/// How often the file is read. A kubelet takes a minute to bring a `ConfigMap`.
 const EVERY: Duration = Duration::from_secs(5);
 /// An editor may write a file piece by piece. A content counts when it is still the same after this.
 const SETTLES_IN: Duration = Duration::from_secs(1);

@@ -252,6 +252,7 @@ mod tests {
     #[test]
     fn of_the_node_as_read_and_as_seen_the_newer_says_whether_a_drain_goes_on() {
         use DrainPhase::{Drained, Draining};
+        #[allow(clippy::result_large_err, reason = "a verdict is no rare error")]
         let wanted = |read: Option<Node>, seen: Option<Node>| {
             let clock = Clock::starting_at(noon());
             let registry = Registry::new();

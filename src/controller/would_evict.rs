@@ -44,7 +44,7 @@ impl WouldEvict {
         shadowing: Option<Arc<Shadowing>>,
     ) -> Self {
         let (api, forecast) = (requests.api.clone(), Mutex::default());
-        Self { requests, api, unwritten, shadowing, forecast, lists: Default::default() }
+        Self { requests, api, unwritten, shadowing, forecast, lists: tokio::sync::Mutex::default() }
     }
 
     /// The pods of a node and all budgets, as they were a short while ago at the most. One asks at a time.

@@ -53,7 +53,7 @@ pub(crate) struct DrainReconciler {
     api: Api,
     owners: Arc<OwnerLookup>,
     /// The budgets of all namespaces.
-    budgets: Arc<SharedReads<(), Result<Arc<[Budget]>, RequestError>>>,
+    budgets: Arc<SharedReads<(), BudgetsRead>>,
     /// What was found of a node's pods, by node, while its steps meet conflicts. A write then follows
     /// its read at once: otherwise a node that others write to all the time is never cordoned.
     pod_plans: Arc<DashMap<NodeName, PlannedPods, RandomState>>,
@@ -90,7 +90,11 @@ struct PlannedPods {
     pod_plan: PodPlan,
 }
 
+/// What a list of all budgets gave.
+type BudgetsRead = Result<Arc<[Budget]>, RequestError>;
+
 /// The result of a step.
+#[allow(clippy::large_enum_variant, reason = "it lives for one step")]
 enum StepResult {
     /// Continue with the node as it is stored now.
     Continue(StoredNode),
@@ -120,7 +124,7 @@ pub(crate) async fn run(
     let queue = Arc::clone(&reconciler.drains.due);
     let work = move |fired: &Fired<NodeName, ()>| {
         let (reconciler, name, failures) = (reconciler.clone(), fired.key.clone(), fired.failures);
-        async move { reconciler.advance(&name, failures).await }
+        async move { Box::pin(reconciler.advance(&name, failures)).await }
     };
     runner.run_due("drain", queue, AT_ONCE, stop, work).await;
 }
@@ -166,7 +170,7 @@ impl DrainReconciler {
     /// Brings a node as far as it goes now, after so many failed attempts in a row.
     async fn advance(&self, name: &NodeName, failures: u32) -> Outcome<()> {
         let attempts = failures + 1;
-        match self.steps(name, attempts).await {
+        match Box::pin(self.steps(name, attempts)).await {
             Ok(StepResult::RetryAfter(pause)) => again(pause, failures),
             Ok(StepResult::Busy(pause)) => again(pause, attempts),
             Ok(StepResult::Continue(_) | StepResult::Done) => Outcome::Done,
@@ -192,6 +196,7 @@ impl DrainReconciler {
         change(&mut self.retry_states.entry(name.clone()).or_default())
     }
 
+    #[allow(clippy::too_many_lines, reason = "one step after the other")]
     async fn steps(&self, name: &NodeName, attempts: u32) -> Result<StepResult, RequestError> {
         let Some((known, _)) = self.facts.view.node_alone(name) else {
             self.retry_states.remove(name);

@@ -23,6 +23,7 @@ pub(crate) struct Unwritten {
 }
 
 #[derive(Debug)]
+#[allow(clippy::option_option, reason = "unchanged, removed, or set")]
 struct Changes {
     uid: Uid,
     cordoned: bool,

@@ -109,7 +109,7 @@ mod tests {
         let deep = "[".repeat(10_000);
         for text in ["", "off", "7", r#"{"tripped":[{}]}"#, r#"{"tripped":7}"#, &long, &many, &deep]
         {
-            assert!(BreakerRecord::parse(text).is_err(), "{:.40}", text);
+            assert!(BreakerRecord::parse(text).is_err(), "{text:.40}");
         }
     }
 }

@@ -81,6 +81,7 @@ impl<T> Lines<T> {
     }
 
     /// Returns the first eviction of a line to its place, because it is still held.
+    #[allow(clippy::needless_pass_by_value, reason = "the eviction leaves with its line")]
     pub(super) fn put_back(&mut self, id: LineId, wait: Wait, item: Item<T>) {
         self.close(&id, wait);
         self.enter(&id, &item.eviction);

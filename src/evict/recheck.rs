@@ -12,6 +12,7 @@ pub trait Recheck: Send + Sync {
     ///
     /// # Errors
     /// The pod must not be evicted now.
+    #[allow(clippy::result_large_err, reason = "a verdict is no rare error")]
     fn by_view(&self, eviction: &Eviction) -> Result<(Arc<Pod>, Cause), Spared>;
 
     /// Decides by the pod and the node as read from the API server (`None`: there is no such node), whether
@@ -20,6 +21,7 @@ pub trait Recheck: Send + Sync {
     ///
     /// # Errors
     /// The pod must not be evicted now, or not without asking its budgets.
+    #[allow(clippy::result_large_err, reason = "a verdict is no rare error")]
     fn by_server(
         &self,
         eviction: &Eviction,

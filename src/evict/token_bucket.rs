@@ -157,7 +157,7 @@ mod tests {
             let rate = f64::from(pods) / Duration::from_secs(per).as_secs_f64();
             for (first, from) in given.iter().enumerate() {
                 for (last, to) in given.iter().enumerate().skip(first) {
-                    let count = (last - first + 1) as f64;
+                    let count = f64::from(u32::try_from(last - first + 1).unwrap());
                     let most = rate * (*to - *from).as_secs_f64() + f64::from(burst) + 1e-6;
                     prop_assert!(count <= most, "{} > {}", count, most);
                 }

@@ -42,8 +42,10 @@ impl Facts {
 
     /// Replaces the taint rules. Returns whether they are others; then all pods must be decided about again.
     pub(crate) fn set_taint_rules(&self, rules: Arc<[TaintRule]>) -> bool {
-        let before = std::mem::replace(&mut *self.taint_rules.write(), Arc::clone(&rules));
-        before != rules
+        let mut in_force = self.taint_rules.write();
+        let are_others = *in_force != rules;
+        *in_force = rules;
+        are_others
     }
 
     /// In a dry run: what would be written to nodes is kept in memory.

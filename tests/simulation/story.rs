@@ -98,6 +98,7 @@ pub(super) fn play(subject: Subject, seed: u64, broken: Broken) -> Result<Played
     here.block_on(&runtime, async { Story::new(subject, seed, broken).play().await })
 }
 
+#[allow(clippy::struct_excessive_bools, reason = "each is a trait of the story")]
 struct Story {
     random: StdRng,
     /// For what is independent of the rest of the story.

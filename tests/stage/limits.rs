@@ -170,7 +170,7 @@ async fn outage(mode: BreakerMode, zones: &[(&str, usize)]) -> u64 {
     let mut seconds = 0;
     while bed.gone() < lost * PODS {
         if seconds % 10 == 0 && seconds / 10 < lost as u64 {
-            bed.taint(seconds as usize / 10, true);
+            bed.taint(usize::try_from(seconds / 10).unwrap(), true);
         }
         bed.pass(1).await;
         seconds += 1;

@@ -8,6 +8,8 @@
 
 // What helps tests may fail where it stands.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
+// Metrics and times here are exact.
+#![allow(clippy::float_cmp)]
 
 mod drains;
 mod dry_run;

@@ -307,7 +307,7 @@ impl Process {
         for family in self.registry.gather() {
             let labels: &mut BTreeMap<_, BTreeSet<_>> =
                 families.entry(family.name().to_owned()).or_default();
-            for label in family.get_metric().iter().flat_map(|metric| metric.get_label()) {
+            for label in family.get_metric().iter().flat_map(prometheus::proto::Metric::get_label) {
                 let values = labels.entry(label.name().to_owned()).or_default();
                 values.insert(label.value().to_owned());
             }

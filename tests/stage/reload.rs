@@ -122,6 +122,7 @@ impl Bed {
     }
 
     /// A ready pod of a replica set on `n1`, which ends at once.
+    #[allow(clippy::needless_pass_by_value, reason = "for json! at the call")]
     fn pod(&self, name: &str, tolerations: Value) {
         let owner = json!({
             "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "web",

@@ -6,6 +6,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::time;
 use crate::cluster::Mark;
 use crate::cluster::wire::fields::{Value, all, fields};
+use crate::model::Stamp;
 
 /// What a pod in protobuf says of its deletion.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -22,14 +23,14 @@ pub fn decode_deletion(object: &Bytes) -> Deletion {
     let (mut at, mut grace) = (None, 0);
     for field in all(object, 1).flat_map(fields) {
         match field {
-            Ok((9, Value::Bytes(moment))) => at = time(moment).map(|stamp| stamp.written()),
+            Ok((9, Value::Bytes(moment))) => at = time(moment).map(Stamp::written),
             Ok((10, value)) => grace = value.number().unwrap_or_default(),
             _ => {}
         }
     }
     let before = |at: Timestamp| at.checked_sub(SignedDuration::from_secs(grace)).ok();
-    let conditions = all(object, 3).flat_map(|status| all(status, 2));
-    Deletion { requested: at.and_then(before), marked: conditions.filter_map(marked).next() }
+    let mut conditions = all(object, 3).flat_map(|status| all(status, 2));
+    Deletion { requested: at.and_then(before), marked: conditions.find_map(marked) }
 }
 
 fn marked(condition: &[u8]) -> Option<Timestamp> {
@@ -37,7 +38,7 @@ fn marked(condition: &[u8]) -> Option<Timestamp> {
     let is_mark = field(1) == b"DisruptionTarget"
         && field(2) == b"True"
         && field(5) == Mark::REASON.as_bytes();
-    is_mark.then(|| time(field(4)).map(|stamp| stamp.written())).flatten()
+    is_mark.then(|| time(field(4)).map(Stamp::written)).flatten()
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use serde::de::IgnoredAny;
 use super::time;
 use crate::cluster::api::FIELD_MANAGER;
 use crate::cluster::wire::fields::{Value, all, fields};
+use crate::model::Stamp;
 
 /// So much is kept of the name of a field manager, in characters: the API server's own limit.
 const LONGEST_NAME: usize = 128;
@@ -38,7 +39,7 @@ pub fn other_mark_author(object: &Bytes) -> Option<MarkAuthor> {
         }
         other.get_or_insert_with(|| MarkAuthor {
             manager: String::from_utf8_lossy(entry.manager).chars().take(LONGEST_NAME).collect(),
-            written: entry.time.and_then(time).map(|stamp| stamp.written()),
+            written: entry.time.and_then(time).map(Stamp::written),
         });
     }
     other

@@ -227,7 +227,8 @@ proptest! {
                 for (last, (_, to)) in times.iter().enumerate().skip(first) {
                     let rate = f64::from(limit.pods) / limit.per.as_secs_f64();
                     let most = rate * (*to - *from).as_secs_f64() + f64::from(limit.burst) + 1e-6;
-                    assert!((last - first + 1) as f64 <= most);
+                    let count = u32::try_from(last - first + 1).unwrap();
+                    assert!(f64::from(count) <= most);
                 }
             }
         };

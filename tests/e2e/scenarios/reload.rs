@@ -108,6 +108,10 @@ async fn a_changed_config_map_counts_and_a_broken_one_is_refused(ctx: &Ctx) -> R
     let launch = Launch::new(bed.kubeconfig(User::Ostrakon)?).arg("--leader-elect");
     let config = format!("--config={}", map.path().display());
     let mut ostrakon = launch.arg(&config).start(bed).await?;
+    wait::until("ostrakon to lead", SOON, async || {
+        Ok((ostrakon.metrics().await?.get("ostrakon_leader") == Some(1.0)).then_some(()))
+    })
+    .await?;
     is_in_force(&ostrakon, &ignores, 1.0).await?;
     arena.taint(&n, no_execute("k").added_now()).await?;
 

@@ -28,8 +28,10 @@ fn blocked() -> Failure {
 }
 
 fn pause(outcome: Outcome) -> Duration {
-    let Outcome::Again(pause) = outcome else { panic!("{outcome:?}") };
-    pause
+    match outcome {
+        Outcome::Again(pause) => pause,
+        outcome @ Outcome::Reconsider => panic!("{outcome:?}"),
+    }
 }
 
 #[tokio::test(start_paused = true)]
