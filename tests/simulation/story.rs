@@ -118,6 +118,8 @@ struct Story {
     rewinds: bool,
     /// Somebody pauses and resumes.
     pauses: Option<pauses::Chances>,
+    /// Nobody wants a pause any more.
+    is_resumed: bool,
     /// A node and a tenant that write what others never would.
     hostile: Option<Hostile>,
     /// Those of cordon and drain; none in stories of taints.
@@ -217,6 +219,7 @@ impl Story {
             serial: 0,
             rewinds,
             pauses: pauses::Chances::new(seed).filter(|_| !rewinds),
+            is_resumed: false,
             hostile,
             policies,
             silent: BTreeSet::new(),
@@ -282,7 +285,7 @@ impl Story {
             let time = self.random.random_range(0.0..4.0);
             self.pass(time).await?;
         }
-        self.end_pause().await?;
+        self.end_pause();
         self.end_hostility();
         if is_of_drains {
             self.drain_end().await?;
@@ -321,6 +324,7 @@ impl Story {
         while self.now() < end {
             let left = Duration::from_secs_f64((end - self.now()).clamp(0.001, 1.0));
             sleep(left).await;
+            self.see_to_resumption();
             self.kubelets();
             self.disruption_controller();
             self.heartbeats();

@@ -1,4 +1,4 @@
-//! The configuration file changes as a ConfigMap does, while ostrakon runs.
+//! The configuration file changes as a `ConfigMap` does, while ostrakon runs.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -28,7 +28,7 @@ pub(super) fn trials() -> Vec<Scenario> {
 const QUIET: Duration = Duration::from_secs(3);
 const REFUSED: &str = "ostrakon_config_last_reload_successful";
 
-/// A folder as the kubelet makes it of a ConfigMap.
+/// A folder as the kubelet makes it of a `ConfigMap`.
 struct ConfigMap {
     folder: PathBuf,
     versions: u32,

@@ -6,7 +6,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde_json::{Value, json};
 
-use super::{Story, Verified};
+use super::Story;
 use crate::time::at;
 
 const NAMESPACE: &str = "kube-system";
@@ -61,19 +61,22 @@ impl Story {
         }
     }
 
-    /// Ends a pause, if there is one. While there is no lease, whoever resumes tries again: a process may
-    /// make the lease again as it knew it.
-    pub(super) async fn end_pause(&mut self) -> Verified {
-        if self.pauses.take().is_none() {
-            return Ok(());
+    /// From now on there is to be no pause. If there is no lease now, a process may make it again as it knew
+    /// it: whoever resumes looks again.
+    pub(super) fn end_pause(&mut self) {
+        self.pauses = None;
+        self.is_resumed = true;
+    }
+
+    /// Ends a pause that is stored though nobody wants it any more.
+    pub(super) fn see_to_resumption(&self) {
+        let is_paused = || {
+            let lease = self.cluster.store().get(Resource::Leases, NAMESPACE, LEASE).ok()?;
+            lease.pointer("/metadata/annotations")?.get(PAUSE).cloned()
+        };
+        if self.is_resumed && is_paused().is_some() {
+            self.annotate_lease(None);
         }
-        for _ in 0..120 {
-            if self.annotate_lease(None) {
-                break;
-            }
-            self.pass(1.0).await?;
-        }
-        Ok(())
     }
 
     /// Returns whether there was a lease.

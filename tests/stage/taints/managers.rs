@@ -22,8 +22,12 @@ impl Stage {
 
     /// Pods of this name in these namespaces, one in each, on `n1`.
     fn pods_in(&self, name: &str, namespaces: &[&str], tolerated: i64) {
+        self.pods_on("n1", name, namespaces, tolerated);
+    }
+
+    fn pods_on(&self, node: &str, name: &str, namespaces: &[&str], tolerated: i64) {
         for namespace in namespaces {
-            let mut object = pod(name).tolerating(exists("k").lasting(tolerated)).object();
+            let mut object = pod(name).on(node).tolerating(exists("k").lasting(tolerated)).object();
             object["metadata"]["namespace"] = json!(namespace);
             object["spec"]["terminationGracePeriodSeconds"] = json!(30);
             self.cluster.store().insert(Resource::Pods, object).unwrap();
@@ -144,7 +148,9 @@ async fn what_must_be_exclusive_evicts_five_minutes_after_the_last_sign_of_anoth
     let stage = Stage::exclusive().await;
     let namespaces = ["shop", "web", "mail"];
     stage.put_node(node("n1").tainted(taint("k", "").added_at(0))).await;
-    stage.pods_in("a", &namespaces, 7200);
+    stage.put_node(node("n2").tainted(taint("k", "").added_at(0))).await;
+    stage.pods_in("a", &namespaces[..2], 7200);
+    stage.pods_on("n2", "a", &namespaces[2..], 7200);
     stage.settle().await;
     for namespace in namespaces {
         stage.evict_by_other(namespace, "a");
