@@ -84,13 +84,14 @@ pub(super) fn condition(kind: &str, status: &str, min_age: i64) -> Value {
 /// Writes a file with these policies, and returns its path.
 pub(super) fn write(bed: &Bed, name: &str, policies: &[Value]) -> Result<PathBuf> {
     let path = bed.folder().join(format!("{name}.config.yaml"));
-    // JSON is YAML.
-    std::fs::write(
-        &path,
-        serde_json::to_string_pretty(
-            &json!({ "apiVersion": "config.ostrakon.dev/v1alpha1", "kind": "OstrakonConfiguration", "drainPolicies": policies }),
-        )?,
-    )?;
+    // JSON is YAML. The scenarios that share a cluster taint many nodes at once, which none of them means.
+    let file = json!({
+        "apiVersion": "config.ostrakon.dev/v1alpha1",
+        "kind": "OstrakonConfiguration",
+        "limits": {"ramp": {"enabled": false}},
+        "drainPolicies": policies,
+    });
+    std::fs::write(&path, serde_json::to_string_pretty(&file)?)?;
     Ok(path)
 }
 
