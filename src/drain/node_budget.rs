@@ -97,7 +97,7 @@ impl NodeBudget {
 
     /// Counts for these policies from now on. A node is counted by their labels when it is
     /// [seen](Self::see) the next time. Grants, waiting nodes and planned starts stay.
-    pub fn count_for(&mut self, policies: &[Policy]) {
+    pub fn count_for<'a>(&mut self, policies: impl IntoIterator<Item = &'a Policy>) {
         self.keys = keys(policies);
     }
 
@@ -416,8 +416,8 @@ impl NodeBudget {
 }
 
 /// The labels by which the caps of these policies count.
-fn keys(policies: &[Policy]) -> Vec<Arc<str>> {
-    let caps = policies.iter().flat_map(|policy| &policy.pace.caps);
+fn keys<'a>(policies: impl IntoIterator<Item = &'a Policy>) -> Vec<Arc<str>> {
+    let caps = policies.into_iter().flat_map(|policy| &policy.pace.caps);
     let keys: BTreeSet<Arc<str>> = caps
         .filter_map(|cap| match &cap.scope {
             CapScope::Cluster => None,

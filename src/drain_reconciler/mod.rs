@@ -67,13 +67,14 @@ impl Drains {
 
     /// Has nodes read for these policies too. They may be put in force when all nodes have been listed again.
     pub(crate) fn prepare(&self, policies: Arc<[Policy]>) {
-        let both = self.rules.prepare(policies);
-        self.node_budget.lock().count_for(&both.policies);
+        let in_force = self.rules();
+        self.node_budget.lock().count_for(policies.iter().chain(&*in_force.policies));
+        self.rules.prepare(policies);
     }
 
     /// Puts these policies in force. Records on nodes, grants and planned starts stay.
     pub(crate) fn replace(&self, policies: Arc<[Policy]>, orphans: Orphans) {
-        self.node_budget.lock().count_for(&policies);
+        self.node_budget.lock().count_for(&*policies);
         self.rules.replace(policies, orphans);
     }
 

@@ -19,24 +19,34 @@ pub(crate) struct DrainRules {
 
 impl DrainRules {
     pub(crate) fn new(policies: Arc<[Policy]>, orphans: Orphans) -> Self {
-        let rules = policies.iter().flat_map(|policy| &policy.conditions);
-        let watched = Arc::new(Watched {
-            heartbeats: rules.clone().any(|rule| rule.stale_after.is_some()),
-            conditions: rules.map(|rule| Arc::clone(&rule.kind)).collect(),
-        });
+        let watched = Arc::new(watched(policies.iter()));
         Self { policies, orphans, watched }
     }
 
-    /// These, and those of `other` that have another name.
+    /// These, and those of `other` that have another name. All that both need is read of nodes: a policy of
+    /// `other` is in force although another one has its name here.
     fn with(&self, other: &Self) -> Self {
         let is_other = |policy: &&Policy| self.policy(&policy.name).is_none();
         let others = other.policies.iter().filter(is_other);
-        Self::new(self.policies.iter().chain(others).cloned().collect(), self.orphans)
+        Self {
+            policies: self.policies.iter().chain(others).cloned().collect(),
+            orphans: self.orphans,
+            watched: Arc::new(watched(self.policies.iter().chain(&*other.policies))),
+        }
     }
 
     /// The policy of this name.
     pub(crate) fn policy(&self, name: &str) -> Option<&Policy> {
         self.policies.iter().find(|policy| &*policy.name == name)
+    }
+}
+
+/// What has to be read of nodes for these policies.
+fn watched<'a>(policies: impl Iterator<Item = &'a Policy> + Clone) -> Watched {
+    let rules = policies.flat_map(|policy| &policy.conditions);
+    Watched {
+        heartbeats: rules.clone().any(|rule| rule.stale_after.is_some()),
+        conditions: rules.map(|rule| Arc::clone(&rule.kind)).collect(),
     }
 }
 
@@ -67,11 +77,10 @@ impl Replaceable {
     }
 
     /// Has nodes read for these policies too.
-    pub(super) fn prepare(&self, policies: Arc<[Policy]>) -> Arc<DrainRules> {
+    pub(super) fn prepare(&self, policies: Arc<[Policy]>) {
         let in_force = self.in_force();
-        let both = Arc::new(DrainRules::new(policies, in_force.orphans).with(&in_force));
-        *self.read_for.write() = Arc::clone(&both);
-        both
+        let both = DrainRules::new(policies, in_force.orphans).with(&in_force);
+        *self.read_for.write() = Arc::new(both);
     }
 
     /// Puts these policies in force.
@@ -98,6 +107,7 @@ mod tests {
         assert_eq!(names, ["b", "a"]);
         let watches = |kind: &str| read.watched.conditions.contains(kind);
         assert!(watches("Bad") && watches("Hot"));
+        assert!(watches("Worse"), "the policy of the same name is still in force");
         assert!(rules.in_force().policy("a").is_some(), "nothing has changed yet");
         rules.replace(new, Orphans::Uncordon);
         assert_eq!(rules.in_force().orphans, Orphans::Uncordon);
