@@ -188,7 +188,7 @@ impl Prepared {
         let in_force = Arc::new(InForce::new(
             Arc::clone(&shared),
             (api.clone(), cluster.server.clone(), dry_run),
-            (recorder.clone(), namespace.map(str::to_owned)),
+            (recorder.clone(), gate.clone(), namespace.map(str::to_owned)),
             loaded,
             config_metrics,
         ));

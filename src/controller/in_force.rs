@@ -16,8 +16,8 @@ use tracing::{error, info, warn};
 
 use super::config_metrics::ConfigMetrics;
 use super::state::Shared;
-use crate::cluster::Api;
 use crate::cluster::watch::Relist;
+use crate::cluster::{Api, WriteGate};
 use crate::config::{
     ConfigFile, DryRun, Settings, changes, content_hash, listed, needs_restart, numbered, read,
     summary,
@@ -80,6 +80,8 @@ pub struct InForce {
     /// Asks for new lists of nodes.
     pub(super) nodes: Relist,
     recorder: Recorder,
+    /// Only the leader sends events.
+    gate: WriteGate,
     /// Namespace of the lease, which events are about; `None` without one.
     lease: Option<String>,
     metrics: Option<ConfigMetrics>,
@@ -100,6 +102,8 @@ struct Refusal {
     cause: String,
     /// When it is tried again, if it is not the file's fault.
     again: Option<Instant>,
+    /// An event has told of it.
+    told: bool,
 }
 
 /// Why a content is refused.
@@ -114,7 +118,7 @@ impl InForce {
     pub(super) fn new(
         shared: Arc<Shared>,
         (api, server, dry_run): (Api, String, Option<DryRun>),
-        (recorder, lease): (Recorder, Option<String>),
+        (recorder, gate, lease): (Recorder, WriteGate, Option<String>),
         loaded: Loaded,
         metrics: Option<ConfigMetrics>,
     ) -> Self {
@@ -129,7 +133,7 @@ impl InForce {
         }
         let state = Mutex::new(State { loaded: Arc::new(loaded), refused: None });
         let (nodes, turn) = (Relist::default(), tokio::sync::Mutex::default());
-        Self { shared, api, server, dry_run, nodes, recorder, lease, metrics, state, turn }
+        Self { shared, api, server, dry_run, nodes, recorder, gate, lease, metrics, state, turn }
     }
 
     /// The configuration in force.
@@ -149,6 +153,7 @@ impl InForce {
             return Offered::Same;
         }
         if !asked && self.was_refused(&name) {
+            self.tell(file);
             return Offered::Refused;
         }
         let outcome = match content {
@@ -186,8 +191,10 @@ impl InForce {
                 .map_err(|error| Fault::Cluster(error.to_string()))?;
             self.prepare(&old.settings, &settings).await?;
             self.shared.configure(&settings);
-            // Old policies need not be read for any more.
-            self.nodes.ask();
+            if old.settings.policies != settings.policies {
+                // Old policies need not be read for any more.
+                self.nodes.ask();
+            }
         }
         let now = self.shared.facts.clock.now();
         for warning in warnings {
@@ -250,26 +257,38 @@ impl InForce {
             Fault::File(cause) => (cause, None),
             Fault::Cluster(cause) => (cause, Some(Instant::now() + TRY_AGAIN)),
         };
-        let refusal = Refusal { content, cause: cause.clone(), again };
-        let before = self.state.lock().refused.replace(refusal);
-        let is_known = before.is_some_and(|before| {
-            before.cause == cause
-                && self.state.lock().refused.as_ref().is_some_and(|it| it.content == before.content)
-        });
+        let mut state = self.state.lock();
+        let before = state.refused.take();
+        let before = before.filter(|it| it.content == content && it.cause == cause);
+        let is_known = before.is_some();
+        let told = before.is_some_and(|before| before.told);
+        state.refused = Some(Refusal { content, cause: cause.clone(), again, told });
+        drop(state);
         if let Some(metrics) = &self.metrics {
             metrics.read(false);
         }
-        let path = file.path.display();
         if !is_known || asked {
-            error!(file = %path, in_force = file.hash, cause,
+            error!(file = %file.path.display(), in_force = file.hash, cause,
                 "the new configuration is refused; the one before stays in force");
         }
-        if !is_known && let Some(namespace) = &self.lease {
-            let message = format!(
-                "{path} is refused, and the configuration {} stays in force: {cause}",
-                file.hash
-            );
-            self.recorder.config_refused(namespace, LEASE, &message);
-        }
+        self.tell(file);
+    }
+
+    /// Tells of the refusal by an event, once. A process that does not lead sends none: it tells when it leads.
+    fn tell(&self, file: &ConfigFile) {
+        let Some(namespace) = self.lease.as_ref().filter(|_| self.gate.left().is_some()) else {
+            return;
+        };
+        let mut state = self.state.lock();
+        let Some(refused) = state.refused.as_mut().filter(|refused| !refused.told) else { return };
+        refused.told = true;
+        let message = format!(
+            "{} is refused, and the configuration {} stays in force: {}",
+            file.path.display(),
+            file.hash,
+            refused.cause
+        );
+        drop(state);
+        self.recorder.config_refused(namespace, LEASE, &message);
     }
 }

@@ -51,6 +51,14 @@ fn policies(entries: &[String]) -> String {
 
 impl Bed {
     async fn new(sections: &str) -> Self {
+        let bed = Self::begin(sections, None);
+        bed.pass(30.0).await;
+        assert_eq!(bed.metric("ostrakon_leader", &[]), 1.0);
+        bed
+    }
+
+    /// A process that begins now; another one holds the lease if it is given.
+    fn begin(sections: &str, lease: Option<Value>) -> Self {
         let options = Options { default_toleration_seconds: None, ..Options::default() };
         let cluster = Embedded::new(Clock::starting_at(noon()), options);
         let node = json!({
@@ -58,12 +66,12 @@ impl Bed {
             "status": {"conditions": [{"type": "Ready", "status": "True"}]},
         });
         cluster.store().insert(Resource::Nodes, node).unwrap();
+        if let Some(lease) = lease {
+            cluster.store().insert(Resource::Leases, lease).unwrap();
+        }
         let (clock, wire) = (Clock::starting_at(cluster.store().clock().now()), Arc::default());
         let process = Process::with_file(&cluster, clock, &file(sections), &wire);
-        let bed = Self { cluster, process, wire };
-        bed.pass(30.0).await;
-        assert_eq!(bed.metric("ostrakon_leader", &[]), 1.0);
-        bed
+        Self { cluster, process, wire }
     }
 
     /// Lets virtual time pass.

@@ -46,13 +46,13 @@ async fn the_same_file_again_is_silent() {
     let (log, _logs) = Log::begin();
     let bed = Bed::new(&policies(&[policy("p", "")])).await;
     let (lines, events) = (log.lines("onfiguration").len(), bed.wire.events().len());
-    let lists = bed.metric("ostrakon_api_requests_total", &["list", "nodes"]);
+    let lists = bed.metric("ostrakon_watch_lists_total", &["nodes"]);
     for _ in 0..100 {
         assert_eq!(bed.offer(&policies(&[policy("p", "")])).await, Offered::Same);
         bed.pass(5.0).await;
     }
     assert_eq!((log.lines("onfiguration").len(), bed.wire.events().len()), (lines, events));
-    assert_eq!(bed.metric("ostrakon_api_requests_total", &["list", "nodes"]), lists);
+    assert_eq!(bed.metric("ostrakon_watch_lists_total", &["nodes"]), lists);
 }
 
 #[tokio::test(start_paused = true)]
@@ -76,6 +76,45 @@ async fn a_permission_that_is_missing_is_named_and_once_granted_the_file_is_take
     bed.apply(&new).await;
     bed.pass(5.0).await;
     assert!(bed.is_cordoned());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_standby_that_refuses_a_file_tells_of_it_once_it_leads() {
+    let other = json!({
+        "metadata": {"name": "ostrakon", "namespace": "kube-system"},
+        "spec": {
+            "holderIdentity": "other", "leaseDurationSeconds": 15, "leaseTransitions": 1,
+            "acquireTime": "2026-01-01T12:00:00.000000Z", "renewTime": "2026-01-01T12:00:00.000000Z",
+        },
+    });
+    let bed = Bed::begin(&rule("Ignore"), Some(other));
+    bed.pass(5.0).await;
+    for _ in 0..2 {
+        assert_eq!(bed.offer("drainPolicies: 1\n").await, Offered::Refused);
+        bed.pass(1.0).await;
+    }
+    assert_eq!(bed.metric("ostrakon_leader", &[]), 0.0);
+    assert_eq!(bed.told("is refused"), 0, "a standby sends no events");
+    bed.pass(60.0).await;
+    assert_eq!(bed.metric("ostrakon_leader", &[]), 1.0);
+    for _ in 0..3 {
+        assert_eq!(bed.offer("drainPolicies: 1\n").await, Offered::Refused);
+        bed.pass(5.0).await;
+    }
+    assert_eq!(bed.told("/etc/ostrakon/config.yaml is refused"), 1, "{:?}", bed.wire.events());
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_other_policies_have_the_nodes_listed_again() {
+    let bed = Bed::new(&rule("Ignore")).await;
+    let lists = || bed.metric("ostrakon_watch_lists_total", &["nodes"]);
+    let before = lists();
+    bed.apply(&rule("Delete")).await;
+    bed.pass(10.0).await;
+    assert_eq!(lists(), before);
+    bed.apply(&(rule("Delete") + &policies(&[policy("p", "")]))).await;
+    bed.pass(10.0).await;
+    assert!(lists() > before);
 }
 
 #[tokio::test(start_paused = true)]
