@@ -44,8 +44,6 @@ struct State {
     heard: Option<String>,
     /// What the reporter has not taken yet.
     changes: Vec<Change>,
-    /// The node that is asked about, and when its pod became due.
-    asked: Option<(Arc<str>, Instant)>,
     unreadable: Option<String>,
 }
 
@@ -81,7 +79,6 @@ impl BreakerHold {
             leads: false,
             heard: None,
             changes: Vec::new(),
-            asked: None,
             unreadable: None,
         };
         Self {
@@ -244,19 +241,12 @@ impl Hold for BreakerHold {
             return None;
         }
         let zone = self.topology.zone(&eviction.pod.node);
-        let mut state = self.state.lock();
-        if !state.breaker.concerns(&zone) {
-            return None;
-        }
-        let node = &eviction.pod.node.0;
-        state.asked = Some((Arc::clone(node), eviction.due));
-        Some(Arc::clone(node))
+        let concerned = self.state.lock().breaker.concerns(&zone);
+        concerned.then(|| Arc::clone(&eviction.pod.node.0))
     }
 
-    fn holds(&self, line: &str, now: Instant) -> Option<Wait> {
+    fn holds(&self, line: &str, due: Instant, now: Instant) -> Option<Wait> {
         let mut state = self.state.lock();
-        let due = state.asked.as_ref().filter(|(asked, _)| &**asked == line);
-        let due = due.map_or(now, |(_, due)| *due);
         // Who only observes counts what goes, once.
         if state.breaker.mode() != BreakerMode::Enforce {
             return None;
@@ -283,7 +273,7 @@ impl Hold for BreakerHold {
         let mut state = self.state.lock();
         state.breaker.clear();
         state.changes.clear();
-        (state.leads, state.heard, state.asked) = (false, None, None);
+        (state.leads, state.heard) = (false, None);
         self.set_tripped(&state);
     }
 

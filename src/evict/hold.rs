@@ -46,8 +46,8 @@ pub trait Hold: Send + Sync {
     /// The line in which the eviction would wait; `None` if this hold does not apply to it.
     fn line(&self, eviction: &Eviction) -> Option<Arc<str>>;
 
-    /// What the next eviction of the line must wait for; `None` if it may go.
-    fn holds(&self, line: &str, now: Instant) -> Option<Wait>;
+    /// What the next eviction of the line, which came due at `due`, must wait for; `None` if it may go.
+    fn holds(&self, line: &str, due: Instant, now: Instant) -> Option<Wait>;
 
     /// Called when an eviction of the line is handed out, because no hold holds it.
     fn passed(&self, line: &str, now: Instant) {
@@ -93,8 +93,8 @@ impl<H: Hold + ?Sized> Hold for Arc<H> {
         (**self).line(eviction)
     }
 
-    fn holds(&self, line: &str, now: Instant) -> Option<Wait> {
-        (**self).holds(line, now)
+    fn holds(&self, line: &str, due: Instant, now: Instant) -> Option<Wait> {
+        (**self).holds(line, due, now)
     }
 
     fn passed(&self, line: &str, now: Instant) {
@@ -198,7 +198,7 @@ impl Holds {
     ) -> Option<(LineId, Held)> {
         let held = self.lines_of(item).find_map(|(hold, id)| {
             let waits = from.is_none().then(|| lines.last_answer(&id)).flatten();
-            let wait = waits.or_else(|| hold.holds(&id.line, now))?.after(now);
+            let wait = waits.or_else(|| hold.holds(&id.line, item.eviction.due, now))?.after(now);
             let ahead = if from == Some(&id) { 0 } else { lines.len(&id) };
             let next = match wait {
                 Wait::Until(at) if ahead == 0 => Some(at),

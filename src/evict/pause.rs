@@ -119,7 +119,7 @@ impl Hold for PauseHold {
         self.0.is_on().then(|| Arc::from(LINE))
     }
 
-    fn holds(&self, _: &str, _: Instant) -> Option<Wait> {
+    fn holds(&self, _: &str, _: Instant, _: Instant) -> Option<Wait> {
         let pause = self.0.current()?;
         Some(self.0.end_of(&pause).map_or(Wait::ForChange, Wait::Until))
     }
@@ -172,12 +172,14 @@ mod tests {
         lease.send_replace(stored(r#"{"reason":"x","until":"2026-01-01T12:00:30Z"}"#));
         let hold = PauseHold(Arc::clone(&pauses));
         let end = Instant::now() + Duration::from_secs(30);
-        let Some(Wait::Until(at)) = hold.holds(LINE, Instant::now()) else { panic!() };
+        let Some(Wait::Until(at)) = hold.holds(LINE, Instant::now(), Instant::now()) else {
+            panic!()
+        };
         assert!((at - end).is_zero() && hold.turn(LINE, 9, Instant::now()) == Some(at));
         tokio::time::advance(Duration::from_millis(29_999)).await;
         assert!(pauses.is_on());
         tokio::time::advance(Duration::from_millis(1)).await;
         assert!(!pauses.is_on());
-        assert_eq!(hold.holds(LINE, Instant::now()), None);
+        assert_eq!(hold.holds(LINE, Instant::now(), Instant::now()), None);
     }
 }

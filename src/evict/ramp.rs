@@ -36,8 +36,6 @@ struct State {
     turns: Turns<Instant>,
     /// When the next node may go that is not among the first.
     next: Option<Instant>,
-    /// The node that is asked about, and when its pod became due.
-    asked: Option<(Arc<str>, Instant)>,
 }
 
 impl RampHold {
@@ -77,18 +75,15 @@ impl Hold for RampHold {
 
     fn line(&self, eviction: &Eviction) -> Option<Arc<str>> {
         let Cause::Taint(_) = eviction.cause else { return None };
-        let mut state = self.state.lock();
-        state.rules?;
-        let node = &eviction.pod.node.0;
-        state.asked = Some((Arc::clone(node), eviction.due));
-        Some(Arc::clone(node))
+        self.state.lock().rules?;
+        Some(Arc::clone(&eviction.pod.node.0))
     }
 
-    fn holds(&self, line: &str, now: Instant) -> Option<Wait> {
+    fn holds(&self, line: &str, due: Instant, now: Instant) -> Option<Wait> {
         let mut state = self.state.lock();
         let rules = state.rules?;
         let first = self.first(&rules);
-        state.holds(line, &rules, first, now).map(Wait::Until)
+        state.holds((line, due), &rules, first, now).map(Wait::Until)
     }
 
     fn passed(&self, line: &str, now: Instant) {
@@ -107,8 +102,7 @@ impl Hold for RampHold {
 
     /// Who leads later counts from the nodes that this process has seen lose pods.
     fn clear(&self) {
-        let mut state = self.state.lock();
-        (state.turns, state.asked) = <(Turns<_>, _)>::default();
+        self.state.lock().turns = Turns::default();
     }
 
     fn why(&self, line: &str) -> String {
@@ -141,10 +135,10 @@ impl State {
         }
     }
 
-    /// Until when a node has to wait; `None` if it may go.
+    /// Until when a node has to wait whose pod came due at this time; `None` if it may go.
     fn holds(
         &mut self,
-        node: &str,
+        (node, due): (&str, Instant),
         rules: &super::Ramp,
         first: usize,
         now: Instant,
@@ -153,8 +147,6 @@ impl State {
         if self.admitted.contains(node) {
             return None;
         }
-        let due = self.asked.as_ref().filter(|(asked, _)| &**asked == node);
-        let due = due.map_or(now, |(_, due)| *due);
         let ahead = self.turns.join(node, due);
         let until = self.until(ahead, rules, first, now);
         if until.is_none() {

@@ -111,7 +111,7 @@ impl Hold for RateLimits {
         state.line(eviction, zone)
     }
 
-    fn holds(&self, line: &str, now: Instant) -> Option<Wait> {
+    fn holds(&self, line: &str, _: Instant, now: Instant) -> Option<Wait> {
         self.state.lock().holds(line, now)
     }
 

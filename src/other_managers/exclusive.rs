@@ -26,7 +26,7 @@ impl Hold for RequireExclusive {
         }
     }
 
-    fn holds(&self, line: &str, now: Instant) -> Option<Wait> {
+    fn holds(&self, line: &str, _: Instant, now: Instant) -> Option<Wait> {
         // Later proof holds for longer: it is asked for when this time has come.
         self.0.held_until(line, now).map(Wait::Until)
     }

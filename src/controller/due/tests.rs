@@ -371,7 +371,7 @@ impl Hold for Pause {
         })
     }
 
-    fn holds(&self, line: &str, _: Instant) -> Option<Wait> {
+    fn holds(&self, line: &str, _: Instant, _: Instant) -> Option<Wait> {
         (line != "free" && !self.0.load(Relaxed)).then_some(Wait::ForChange)
     }
 }

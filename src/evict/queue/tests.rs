@@ -49,7 +49,7 @@ impl Hold for Toy {
         concerns.then(|| Arc::clone(key))
     }
 
-    fn holds(&self, line: &str, now: Instant) -> Option<Wait> {
+    fn holds(&self, line: &str, _: Instant, now: Instant) -> Option<Wait> {
         let mut lines = self.0.lock();
         lines.asked += 1;
         if lines.shut.contains(line) {
