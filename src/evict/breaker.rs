@@ -137,6 +137,11 @@ impl Breaker {
         *self = Self::new(self.rules);
     }
 
+    /// Whether it changes nothing that a pod of this node comes due: the node has been counted, or none is.
+    pub(super) fn disregards(&self, node: &NodeName) -> bool {
+        self.rules.mode == BreakerMode::Off || self.counted.contains_key(node)
+    }
+
     /// A pod of a node has come due for a taint.
     pub(super) fn came_due(
         &mut self,
@@ -146,7 +151,7 @@ impl Breaker {
         now: Instant,
         wall: Timestamp,
     ) -> Vec<Change> {
-        if self.rules.mode == BreakerMode::Off || self.counted.contains_key(node) {
+        if self.disregards(node) {
             return Vec::new();
         }
         *self.by_zone.entry(Arc::clone(&zone)).or_default() += 1;

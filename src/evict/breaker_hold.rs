@@ -223,6 +223,10 @@ impl Hold for BreakerHold {
     fn came_due(&self, eviction: &Eviction, now: Instant) {
         let Cause::Taint(_) = eviction.cause else { return };
         let node = &eviction.pod.node;
+        // Most pods come due on a node that another pod came due on before.
+        if self.state.lock().breaker.disregards(node) {
+            return;
+        }
         let (zone, nodes) = (self.topology.zone(node), self.topology.counts());
         let mut state = self.state.lock();
         let was_active = state.breaker.is_active();
