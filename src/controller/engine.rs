@@ -302,23 +302,16 @@ impl Prepared {
         let clocks =
             clock_watch::run(shared.kept_time(), api.clone(), self.held_back, skew, move || wall());
         let clocks = tokio::spawn(stop.clone().run_until_cancelled_owned(clocks).map(drop));
-        let reporter = other_managers::Reporter {
-            others: Arc::clone(&shared.others),
-            readiness: readiness.clone(),
-            recorder: recorder.clone(),
-            lease: self.election.as_ref().map(|election| election.namespace.clone()),
-        };
         // A dry run is made to run beside another one.
-        let is_dry_run = shared.shadowing.is_some();
-        let reports = async move {
-            if is_dry_run {
-                std::future::pending().await
-            } else {
-                reporter.run().await;
-            }
-        };
-        let reports = stop.clone().run_until_cancelled_owned(reports).map(drop);
-        let reports = tokio::spawn(reports);
+        if shared.shadowing.is_none() {
+            let reporter = other_managers::Reporter {
+                others: Arc::clone(&shared.others),
+                readiness: readiness.clone(),
+                recorder: recorder.clone(),
+                lease: self.election.as_ref().map(|election| election.namespace.clone()),
+            };
+            watches.spawn(stop.clone().run_until_cancelled_owned(reporter.run()).map(drop));
+        }
         let last_events = CancellationToken::new();
         let events = tokio::spawn(send_events(lane, api.clone(), window, last_events.clone()));
         let annotations = self.annotations;
@@ -343,7 +336,6 @@ impl Prepared {
             stop,
             work,
             clocks,
-            reports,
             blind,
             watches,
             in_flight,
@@ -364,11 +356,9 @@ pub struct Engine {
     work: JoinHandle<Result<(), Failed>>,
     /// Keeps the time; does not end by itself.
     clocks: JoinHandle<()>,
-    /// Reports other managers; does not end by itself.
-    reports: JoinHandle<()>,
     /// Ends the watches.
     blind: CancellationToken,
-    /// The watches of nodes and pods, and reports of pauses; they do not end by themselves either.
+    /// The watches of nodes and pods, and what reports; they do not end by themselves either.
     watches: JoinSet<()>,
     /// Evictions and records in flight.
     in_flight: TaskTracker,
@@ -396,7 +386,6 @@ impl Engine {
             },
             election = &mut self.election => election,
             clocks = &mut self.clocks => clocks,
-            reports = &mut self.reports => reports,
             Some(watch) = self.watches.join_next() => watch,
             events = &mut self.events => events,
         };
@@ -414,7 +403,6 @@ impl Engine {
         self.stop.cancel();
         let worked = flatten(self.work.await);
         let clocks = self.clocks.await.map_err(|error| ended(Err(error)));
-        let reports = self.reports.await.map_err(|error| ended(Err(error)));
         self.in_flight.close();
         let left = self.in_flight.len();
         if timeout(LAST_REQUESTS, self.in_flight.wait()).await.is_err() {
@@ -437,7 +425,7 @@ impl Engine {
             Err(panic) if panic.is_panic() => Err(ended(Err(panic))),
             _ => Ok(()),
         };
-        worked.and(clocks).and(reports).and(elected)
+        worked.and(clocks).and(elected)
     }
 
     /// Ends it where it stands, as a process that is killed: what is in flight is not awaited, the lease
@@ -445,7 +433,6 @@ impl Engine {
     pub fn abort(mut self) {
         self.work.abort();
         self.clocks.abort();
-        self.reports.abort();
         self.events.abort();
         self.election.abort();
         self.watches.abort_all();

@@ -15,7 +15,7 @@ use crate::cluster::NodeFacts;
 use crate::config::Compat;
 use crate::drain::Step;
 use crate::drain_reconciler::{self, Drains};
-use crate::evict::{Cause, CauseKind, Key, Schedule, State};
+use crate::evict::{Cause, CauseKind, Schedule, State};
 use crate::informer::{Facts, NodeKey, NodeTimer, PodKey, WorkQueues};
 use crate::model::{Anchors, Kept, Node, NodeName, Pod, PodRef, Verdict};
 use crate::observe::Recorder;
@@ -154,12 +154,7 @@ impl Decider {
     /// Decides about a pod and arms or disarms its timer.
     fn decide(&self, known: &Pod, judge: impl FnOnce(Option<&Verdict>) -> Verdict) {
         let pod = &known.reference();
-        let key = Key { uid: pod.uid, kind: CauseKind::Taint };
-        let armed = self.schedule.timers_of(&pod.node).get(&key);
-        let armed = armed.and_then(|scheduled| match scheduled.value.1 {
-            Cause::Taint(verdict) => Some(verdict),
-            Cause::Drain(_) => None,
-        });
+        let armed = self.schedule.armed_verdict(pod);
         let verdict = judge(armed.as_ref());
         if let Verdict::Keep(kept) = verdict {
             if armed.is_none() {

@@ -13,7 +13,7 @@ use tracing::{debug, info, warn};
 use super::newest_facts::verdict;
 use crate::cluster::{Api, PodFacts, decode_deletion, other_mark_author};
 use crate::dry_run::{Deleted, DrainStories, Finding, Report, Shadow, ShadowMetrics};
-use crate::evict::{Cause, CauseKind, Key, Schedule};
+use crate::evict::Schedule;
 use crate::informer::{DeletionListener, Facts};
 use crate::model::{Disruption, Kept, Node, Pod, PodClass, PodRef, Verdict};
 
@@ -89,7 +89,7 @@ impl Shadowing {
     fn known(&self, pod: &PodRef) -> Option<Verdict> {
         let facts = self.facts.view.pod(&pod.node, pod.uid)?;
         let node = facts.node.as_deref();
-        let armed = self.armed(pod);
+        let armed = self.schedule.armed_verdict(pod);
         Some(verdict(&self.facts, &facts.pod, node, &facts.anchors, armed.as_ref()))
     }
 
@@ -99,15 +99,8 @@ impl Shadowing {
             return Verdict::Keep(Kept::NodeGone);
         };
         let node: Option<&Node> = Some(&node);
-        verdict(&self.facts, pod, node, &anchors, self.armed(&pod.reference()).as_ref())
-    }
-
-    fn armed(&self, pod: &PodRef) -> Option<Verdict> {
-        let key = Key { uid: pod.uid, kind: CauseKind::Taint };
-        match self.schedule.timers_of(&pod.node).get(&key)?.value.1 {
-            Cause::Taint(ref verdict) => Some(verdict.clone()),
-            Cause::Drain(_) => None,
-        }
+        let armed = self.schedule.armed_verdict(&pod.reference());
+        verdict(&self.facts, pod, node, &anchors, armed.as_ref())
     }
 
     fn deleted(&self, before: &PodFacts, deleted: Deleted) {

@@ -4,18 +4,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ahash::AHashMap;
 use jiff::Timestamp;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::Shadowing;
 use super::requests::{ApiRequests, failure};
-use crate::cluster::Api;
 use crate::drain::BudgetBlocker;
 use crate::dry_run::{Forecast, Unwritten};
 use crate::evict::{Cause, Failure, Requests};
 use crate::model::{Budget, DrainPod, Node, NodeName, Pod, PodRef};
+use crate::shared_reads::{Read, SharedReads};
 
 /// Lists for forecasts are used again for so long: the pods of a node are evicted one after the other.
 const LISTS_LAST: Duration = Duration::from_secs(1);
@@ -23,19 +22,14 @@ const LISTS_LAST: Duration = Duration::from_secs(1);
 /// Records evictions in place of sending them.
 pub(super) struct WouldEvict {
     requests: ApiRequests,
-    api: Api,
     unwritten: Arc<Unwritten>,
     shadowing: Option<Arc<Shadowing>>,
     forecast: Mutex<Forecast>,
-    lists: tokio::sync::Mutex<Lists>,
+    pods: SharedReads<NodeName, Listed<DrainPod>>,
+    budgets: SharedReads<(), Listed<Budget>>,
 }
 
-/// What was listed for forecasts, and when.
-#[derive(Default)]
-struct Lists {
-    pods: AHashMap<NodeName, (Instant, Arc<[DrainPod]>)>,
-    budgets: Option<(Instant, Arc<[Budget]>)>,
-}
+type Listed<T> = Result<Arc<[T]>, Failure>;
 
 impl WouldEvict {
     pub(super) fn new(
@@ -43,35 +37,23 @@ impl WouldEvict {
         unwritten: Arc<Unwritten>,
         shadowing: Option<Arc<Shadowing>>,
     ) -> Self {
-        let (api, forecast) = (requests.api.clone(), Mutex::default());
-        Self { requests, api, unwritten, shadowing, forecast, lists: tokio::sync::Mutex::default() }
+        let (pods, budgets) = (SharedReads::new(LISTS_LAST), SharedReads::new(LISTS_LAST));
+        Self { requests, unwritten, shadowing, forecast: Mutex::default(), pods, budgets }
     }
 
-    /// The pods of a node and all budgets, as they were a short while ago at the most. One asks at a time.
+    /// The pods of a node and all budgets, as they were a short while ago at the most.
     async fn lists(&self, node: &NodeName) -> Result<(Arc<[DrainPod]>, Arc<[Budget]>), Failure> {
-        let mut lists = self.lists.lock().await;
-        lists.pods.retain(|_, (at, _)| at.elapsed() < LISTS_LAST);
-        lists.budgets = lists.budgets.take().filter(|(at, _)| at.elapsed() < LISTS_LAST);
-        let pods = match lists.pods.get(node) {
-            Some((_, pods)) => Arc::clone(pods),
-            None => {
-                let now = Instant::now();
-                let pods: Arc<[_]> = self.api.list_pods_on(node).await.map_err(failure)?.into();
-                lists.pods.insert(node.clone(), (now, Arc::clone(&pods)));
-                pods
-            }
-        };
-        let budgets = match &lists.budgets {
-            Some((_, budgets)) => Arc::clone(budgets),
-            None => {
-                let now = Instant::now();
-                let budgets: Arc<[_]> = self.api.list_budgets().await.map_err(failure)?.into();
-                lists.budgets = Some((now, Arc::clone(&budgets)));
-                budgets
-            }
-        };
+        let api = &self.requests.api;
+        let pods = async { api.list_pods_on(node).await.map(Arc::from).map_err(failure) };
+        let pods = self.pods.get(node, is_fresh, pods).await?;
+        let budgets = async { api.list_budgets().await.map(Arc::from).map_err(failure) };
+        let budgets = self.budgets.get(&(), is_fresh, budgets).await?;
         Ok((pods, budgets))
     }
+}
+
+fn is_fresh<T>(last: &Read<Listed<T>>) -> bool {
+    last.begun.elapsed() < LISTS_LAST && last.answer().is_none_or(Result::is_ok)
 }
 
 impl Requests for WouldEvict {

@@ -56,6 +56,15 @@ impl Schedule {
         &self.timers[shard_of(node.as_str())]
     }
 
+    /// The verdict by which a pod is to be evicted for taints, if one is armed.
+    pub(crate) fn armed_verdict(&self, pod: &PodRef) -> Option<Verdict> {
+        let key = Key { uid: pod.uid, kind: CauseKind::Taint };
+        match self.timers_of(&pod.node).get(&key)?.value.1 {
+            Cause::Taint(verdict) => Some(verdict),
+            Cause::Drain(_) => None,
+        }
+    }
+
     /// Forgets all evictions. None may be in flight any more.
     pub(crate) fn clear(&self) {
         self.clear_timers();
