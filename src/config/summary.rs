@@ -26,8 +26,7 @@ pub fn json(settings: &Settings, now: Timestamp) -> Map<String, Value> {
 pub fn evictions(settings: &Settings) -> Vec<(&'static str, String)> {
     let Settings { taint_rules, orphans, limits, breaker, zone_label, .. } = settings;
     let mut rows: Vec<_> = taint_rules.iter().map(|rule| ("taint", taint(rule))).collect();
-    let is_for_all = |rule: &TaintRule| &*rule.key == "*" && rule.value.is_none();
-    if !taint_rules.iter().any(is_for_all) {
+    if !taint_rules.iter().any(TaintRule::matches_all) {
         let which = if taint_rules.is_empty() { "every taint" } else { "every other taint" };
         rows.push(("taint", format!("{which}: pods are deleted")));
     }

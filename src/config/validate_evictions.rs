@@ -52,7 +52,7 @@ impl Reader<'_> {
             let key = format!("{}.name", item.key);
             if !rule.name.is_empty() && !names.insert(Arc::clone(&rule.name)) {
                 self.wrong(place, key, "another rule has this name", "choose another name");
-            } else if rules.iter().any(|rule| &*rule.key == "*" && rule.value.is_none()) {
+            } else if rules.iter().any(TaintRule::matches_all) {
                 let cause = "an earlier rule matches every taint, so this one never applies";
                 self.wrong(item.node.place, item.key, cause, "put it before that rule");
             }

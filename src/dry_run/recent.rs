@@ -25,11 +25,7 @@ impl<K: Clone + Eq + Hash, V> Recent<K, V> {
 
     pub(super) fn remove(&mut self, key: &K) -> Option<V> {
         let removed = self.values.remove(key);
-        // The order holds twice as many keys as there may be, at the most.
-        if self.order.len() > 2 * self.most {
-            let values = &self.values;
-            self.order.retain(|key| values.contains_key(key));
-        }
+        self.trim();
         removed
     }
 
@@ -40,13 +36,18 @@ impl<K: Clone + Eq + Hash, V> Recent<K, V> {
                 let Some(oldest) = self.order.pop_front() else { break };
                 self.values.remove(&oldest);
             }
-            if self.order.len() > 2 * self.most {
-                let values = &self.values;
-                self.order.retain(|key| values.contains_key(key));
-            }
+            self.trim();
             self.order.push_back(key.clone());
         }
         self.values.entry(key).or_insert_with(value)
+    }
+
+    /// The order holds twice as many keys as there may be, at the most.
+    fn trim(&mut self) {
+        if self.order.len() > 2 * self.most {
+            let values = &self.values;
+            self.order.retain(|key| values.contains_key(key));
+        }
     }
 }
 

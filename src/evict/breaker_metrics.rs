@@ -8,9 +8,7 @@ use prometheus::{IntCounter, IntGaugeVec, Opts, Registry};
 
 use super::BreakerHold;
 use super::breaker::Scope;
-
-/// So many zones have series of their own. Kubelets name them.
-const MOST_ZONES: usize = 50;
+use super::topology::{CLUSTER_LABEL, MOST_ZONES, zone_label};
 
 struct Gauges {
     breaker: Arc<BreakerHold>,
@@ -59,8 +57,8 @@ impl Collector for Gauges {
         // The cluster comes first.
         for (scope, count, has_tripped) in self.breaker.scopes().into_iter().take(1 + MOST_ZONES) {
             let scope = match scope {
-                Scope::Cluster => "cluster".to_owned(),
-                Scope::Zone(zone) => format!("zone/{zone}"),
+                Scope::Cluster => CLUSTER_LABEL.to_owned(),
+                Scope::Zone(zone) => zone_label(&zone),
             };
             self.tripped.with_label_values(&[&*scope]).set(has_tripped.into());
             self.nodes.with_label_values(&[&*scope]).set(i64::try_from(count).unwrap_or(i64::MAX));

@@ -7,11 +7,9 @@ use prometheus::proto::MetricFamily;
 use prometheus::{IntGauge, IntGaugeVec, Opts, Registry};
 
 use super::rate_limit::LimitId;
+use super::topology::{CLUSTER_LABEL, MOST_ZONES, zone_label};
 use super::{Queue, RampHold, RateLimits};
 use crate::pipeline::Token;
-
-/// So many zones have a series of their own. Kubelets name them.
-const MOST_ZONES: usize = 50;
 
 struct Gauges {
     due: Arc<Queue<Token>>,
@@ -72,12 +70,12 @@ impl Collector for Gauges {
         let mut zones = 0;
         for tokens in self.rates.tokens() {
             let limit = match &tokens.id {
-                LimitId::Cluster => "cluster".to_owned(),
+                LimitId::Cluster => CLUSTER_LABEL.to_owned(),
                 LimitId::Rule(name) => format!("rule/{name}"),
                 LimitId::Zone(_) if zones == MOST_ZONES => continue,
                 LimitId::Zone(zone) => {
                     zones += 1;
-                    format!("zone/{zone}")
+                    zone_label(zone)
                 }
             };
             self.tokens.with_label_values(&[&*limit]).set(tokens.left.into());

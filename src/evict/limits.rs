@@ -42,14 +42,6 @@ impl Ramp {
     }
 }
 
-impl BreakerRules {
-    /// The same, with times that do not overflow.
-    pub(super) fn cut(self) -> Self {
-        let (window, calm) = (self.window.min(LONGEST), self.calm.min(LONGEST));
-        Self { window, calm, trickle: self.trickle.min(LONGEST), ..self }
-    }
-}
-
 impl Default for EvictionLimits {
     fn default() -> Self {
         Self { cluster: None, zone: None, ramp: Some(Ramp::default()) }
@@ -95,6 +87,14 @@ pub enum BreakerMode {
     Enforce,
     /// Nothing.
     Off,
+}
+
+impl BreakerRules {
+    /// The same, with times that do not overflow.
+    pub(super) fn cut(self) -> Self {
+        let (window, calm) = (self.window.min(LONGEST), self.calm.min(LONGEST));
+        Self { window, calm, trickle: self.trickle.min(LONGEST), ..self }
+    }
 }
 
 impl Default for BreakerRules {

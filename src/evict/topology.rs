@@ -27,6 +27,16 @@ pub struct NodeCounts {
     pub by_zone: AHashMap<Arc<str>, usize>,
 }
 
+/// So many zones have series of their own in metrics. Kubelets name them.
+pub(super) const MOST_ZONES: usize = 50;
+/// The whole cluster as the value of a metric's label.
+pub(super) const CLUSTER_LABEL: &str = "cluster";
+
+/// A zone as the value of a metric's label.
+pub(super) fn zone_label(zone: &str) -> String {
+    format!("zone/{zone}")
+}
+
 /// A zone as people read it.
 pub(super) fn zone_text(zone: &str) -> String {
     if zone.is_empty() { "nodes without a zone".to_owned() } else { format!("zone {zone}") }

@@ -42,6 +42,11 @@ impl TaintRule {
     pub fn matches(&self, taint: &Taint) -> bool {
         glob(&self.key, &taint.key) && self.value.as_ref().is_none_or(|value| *value == taint.value)
     }
+
+    /// Whether the rule is about every taint, so that rules after it never apply.
+    pub fn matches_all(&self) -> bool {
+        &*self.key == "*" && self.value.is_none()
+    }
 }
 
 impl TaintMethod {
@@ -59,8 +64,7 @@ pub fn rule_of<'r>(rules: &'r [TaintRule], taint: &Taint) -> Option<&'r TaintRul
 /// Whether any taint may lead to a deletion that asks no budgets. Without a rule for every taint, the rest
 /// is deleted.
 pub fn may_delete(rules: &[TaintRule]) -> bool {
-    let is_last = |rule: &&TaintRule| &*rule.key == "*" && rule.value.is_none();
-    let end = rules.iter().position(|rule| is_last(&rule));
+    let end = rules.iter().position(TaintRule::matches_all);
     let reached = &rules[..end.map_or(rules.len(), |end| end + 1)];
     end.is_none() || reached.iter().any(|rule| rule.method.deletes())
 }
